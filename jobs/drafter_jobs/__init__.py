@@ -1,0 +1,1 @@
+"""Jobs of a drafter's life: prepare, extract, train, export, benchmark."""

@@ -1,0 +1,1 @@
+"""Kubernetes operator that manages the life of speculative-decoding drafters."""
