@@ -1,0 +1,1 @@
+"""Input and output: reads and applies objects, scrapes Pods."""

@@ -1,0 +1,1 @@
+"""Thin kopf handlers: parse, observe, decide, apply, write the status once."""

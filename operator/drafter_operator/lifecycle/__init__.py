@@ -1,0 +1,1 @@
+"""Pure decisions: from a spec and what is observed to desired objects and a status."""

@@ -1,0 +1,1 @@
+"""Builders of child objects: Jobs, Deployments, Services, claims."""
