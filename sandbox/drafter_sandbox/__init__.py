@@ -1,1 +1,1 @@
-"""Kubernetes-shaped sandbox on one machine: an API server and a node that runs Pods as processes."""
+"""A sandbox for Kubernetes objects on one machine: an API server, and a node of local processes."""
