@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drafter_sandbox.errors import no_such_resource
+from drafter_sandbox.schemas import custom_schema
 
 
 @dataclass(frozen=True)
@@ -298,7 +299,7 @@ class Registry:
                 categories=tuple(names.get("categories") or ()),
                 subresources=tuple(name for name in ("status", "scale") if name in sub),
                 custom=True,
-                schema=(version.get("schema") or {}).get("openAPIV3Schema") or {},
+                schema=custom_schema((version.get("schema") or {}).get("openAPIV3Schema") or {}),
                 scale=sub.get("scale"),
                 columns=tuple(version.get("additionalPrinterColumns") or ()),
                 served_versions=served,
