@@ -178,11 +178,18 @@ class TerminationMessage(ContractModel):
         -------
         bytes
             UTF-8 JSON of at most :data:`TERMINATION_MESSAGE_LIMIT_BYTES` bytes.
+
+        Raises
+        ------
+        ValueError
+            The result alone is too large: it must be kept shorter where it is made.
         """
         text = self.model_dump_json(by_alias=True, exclude_none=True).encode()
         excess = len(text) - TERMINATION_MESSAGE_LIMIT_BYTES
         if excess <= 0:
             return text
-        kept = self.message.encode()[: max(0, len(self.message.encode()) - excess - 16)]
+        if len(self.message.encode()) < excess + 16:
+            raise ValueError(f"the result takes {len(text)} bytes of a termination message")
+        kept = self.message.encode()[: -(excess + 16)]
         shortened = kept.decode(errors="ignore") + " …"
         return self.model_copy(update={"message": shortened}).to_bytes()
