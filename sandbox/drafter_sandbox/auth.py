@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 import json
 import os
@@ -70,14 +71,23 @@ def write_private(path: Path, text: str) -> None:
     beside.replace(path)
 
 
-def kubeconfig(url: str, token: str) -> str:
-    """Return a kubeconfig for the sandbox's API server."""
+def kubeconfig(url: str, token: str, authority: Path) -> str:
+    """Return a kubeconfig for the sandbox's API server.
+
+    Parameters
+    ----------
+    authority
+        File of the certificate that the server's is signed by.
+    """
+    trusted = base64.b64encode(authority.read_bytes()).decode()
     name = "drafter-sandbox"
     return yaml.safe_dump(
         {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": name, "cluster": {"server": url}}],
+            "clusters": [
+                {"name": name, "cluster": {"server": url, "certificate-authority-data": trusted}}
+            ],
             "users": [{"name": name, "user": {"token": token}}],
             "contexts": [
                 {"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}}

@@ -180,7 +180,6 @@ BUILT_IN: tuple[ResourceType, ...] = (
     _type(_RBAC, "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     _type("coordination.k8s.io", "leases", "Lease"),
     _type("discovery.k8s.io", "endpointslices", "EndpointSlice"),
-    _type("events.k8s.io", "events", "Event", short=("ev",)),
     _type("storage.k8s.io", "storageclasses", "StorageClass", short=("sc",), namespaced=False),
     _type("networking.k8s.io", "networkpolicies", "NetworkPolicy", short=("netpol",)),
     _type("networking.k8s.io", "ingresses", "Ingress", short=("ing",), sub=("status",)),
@@ -229,9 +228,6 @@ BUILT_IN: tuple[ResourceType, ...] = (
 CRD_GROUP = "apiextensions.k8s.io"
 CRD_PLURAL = "customresourcedefinitions"
 
-# Written by clients of either API, an Event is one object.
-_SAME_STORAGE = {("events.k8s.io", "events"): ("", "events")}
-
 
 class Registry:
     """The resource types served at the moment."""
@@ -272,10 +268,6 @@ class Registry:
             if resource.kind == kind and resource.api_version == api_version:
                 return resource
         return None
-
-    def storage_key(self, group: str, plural: str) -> tuple[str, str]:
-        """Return under which group and plural the type's objects are kept."""
-        return _SAME_STORAGE.get((group, plural), (group, plural))
 
     def install(self, crd: dict[str, Any]) -> None:
         """Serve the versions of a ``CustomResourceDefinition``."""

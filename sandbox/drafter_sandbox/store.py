@@ -109,6 +109,17 @@ class Watch(AsyncIterator[WatchEvent]):
         if self._namespace is None or event.object["metadata"].get("namespace") == self._namespace:
             self._queue.put_nowait(event)
 
+    def queued(self) -> list[WatchEvent]:
+        """Take the events out that have been delivered already."""
+        found = []
+        while not self._queue.empty():
+            event = self._queue.get_nowait()
+            if event is None:
+                self._queue.put_nowait(None)
+                break
+            found.append(event)
+        return found
+
     def close(self) -> None:
         """End the watch; a pending ``anext`` stops."""
         if not self._closed:
@@ -216,7 +227,7 @@ class Store:
         return str(self._version)
 
     def _bucket(self, group: str, plural: str) -> dict[tuple[str, str], Body]:
-        return self._objects.setdefault(self.registry.storage_key(group, plural), {})
+        return self._objects.setdefault((group, plural), {})
 
     def peek(self, resource: ResourceType, namespace: str | None, name: str) -> Body | None:
         """Return the kept object itself, which must not be changed, or None."""
@@ -267,7 +278,7 @@ class Store:
         ApiError
             410 when the changes since then are no longer remembered.
         """
-        key = self.registry.storage_key(group, plural)
+        key = (group, plural)
         resource = self.registry.find(group, plural)
         watch = Watch(lambda closed: self._watches[key].remove(closed), namespace)
         if resource_version in (None, "", "0"):
@@ -301,7 +312,7 @@ class Store:
         assert body is not None
         self._version += 1
         body["metadata"]["resourceVersion"] = str(self._version)
-        group, plural = self.registry.storage_key(resource.group, resource.plural)
+        group, plural = resource.group, resource.plural
         namespace = body["metadata"].get("namespace") or ""
         entry = (group, plural, namespace, body["metadata"]["name"])
         bucket = self._bucket(group, plural)
@@ -620,7 +631,7 @@ class Store:
 
     def _commit_removal(self, resource: ResourceType, old: Body, last: Body) -> None:
         meta = old["metadata"]
-        group, plural = self.registry.storage_key(resource.group, resource.plural)
+        group, plural = resource.group, resource.plural
         kept = self._bucket(group, plural).get((meta.get("namespace") or "", meta["name"]))
         if kept is None or kept["metadata"]["uid"] != meta["uid"]:
             return

@@ -1,0 +1,155 @@
+"""The sandbox as one thing: its store, API server and node, over one state folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from drafter_sandbox.admission import ServerAdmission
+from drafter_sandbox.auth import ADMINISTRATOR, Authenticator, kubeconfig, write_private
+from drafter_sandbox.certificates import server_certificate, server_context
+from drafter_sandbox.http import ApiServer
+from drafter_sandbox.store import Store
+
+HOST = "127.0.0.1"
+
+
+class SandboxError(Exception):
+    """A reason why the sandbox cannot start, with the way out."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a sandbox is started.
+
+    Attributes
+    ----------
+    port
+        0 takes the port of the last start, or any free one at the first.
+    kubeconfig
+        Where the kubeconfig is written; by default into the state folder.
+    images
+        Table that maps image names to local commands; None starts no node.
+    cpus, memory
+        What the node offers, in cores and as a quantity; None takes the
+        machine's.
+    """
+
+    state: Path
+    port: int = 0
+    kubeconfig: Path | None = None
+    images: Path | None = None
+    cpus: float | None = None
+    memory: str | None = None
+
+
+class Sandbox:
+    """A running sandbox."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.url = ""
+        self.kubeconfig = settings.kubeconfig or settings.state / "kubeconfig"
+        self._lock: IO[str] | None = None
+        self._server: ApiServer | None = None
+        self._node: Any = None
+        self.store: Store | None = None
+
+    async def start(self) -> None:
+        """Start, resuming what the state folder holds.
+
+        Raises
+        ------
+        SandboxError
+            When another sandbox uses the folder or the port is taken.
+        """
+        state = self._settings.state
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(state / "lock")
+        except OSError as error:
+            raise SandboxError(
+                f"the state folder {state} cannot be written ({error.strerror}): choose another"
+                " with --state"
+            ) from error
+        self.store = Store(state / "objects.sqlite", ServerAdmission())
+        authenticator = Authenticator(state / "tokens.json")
+        certificate, key = server_certificate(state)
+        self._server = ApiServer(self.store, authenticator, server_context(certificate, key))
+        port = await self._listen(self._server)
+        self.url = f"https://{HOST}:{port}"
+        self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+        token = authenticator.token_for(ADMINISTRATOR)
+        write_private(self.kubeconfig, kubeconfig(self.url, token, certificate))
+        if self._settings.images is not None:
+            from drafter_sandbox.node import Node
+
+            self._node = Node(
+                self.store,
+                state,
+                self._settings.images,
+                self.url,
+                cpus=self._settings.cpus,
+                memory=self._settings.memory,
+                tokens=authenticator,
+            )
+            self._server.logs = self._node.logs
+            await self._node.start()
+        self.store.collect_garbage()
+
+    async def _listen(self, server: ApiServer) -> int:
+        """Listen on the wanted port, or on the last one so that kubeconfigs stay valid."""
+        remembered = self._settings.state / "port"
+        wanted = self._settings.port
+        if wanted == 0 and remembered.exists():
+            last = int(remembered.read_text(encoding="utf-8"))
+            try:
+                return await server.start(HOST, last)
+            except OSError:
+                await server.stop()
+        try:
+            port = await server.start(HOST, wanted)
+        except OSError as error:
+            await self.stop()
+            raise SandboxError(
+                f"port {wanted} is in use by another program: choose another with --port, or"
+                " --port 0 for any free one"
+            ) from error
+        remembered.write_text(f"{port}\n", encoding="utf-8")
+        return port
+
+    async def stop(self) -> None:
+        """Stop everything; the state stays for the next start."""
+        if self._node is not None:
+            await self._node.stop()
+            self._node = None
+        if self.store is not None:
+            # Ends the open watches, and with them their requests.
+            self.store.close()
+        if self._server is not None:
+            await self._server.stop()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def _locked(path: Path) -> IO[str]:
+    """Return the open lock file of a state folder, held until it is closed."""
+    file = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise SandboxError(
+            f"another sandbox (process {owner}) uses the state folder {path.parent}: stop it, or"
+            " choose another folder with --state"
+        ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
