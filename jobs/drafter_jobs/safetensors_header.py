@@ -38,7 +38,7 @@ DTYPE_BYTES: dict[str, int] = {
 """Bytes of one element by safetensors dtype."""
 
 
-class SafetensorsError(ValueError):
+class HeaderError(ValueError):
     """A file that is not a whole, valid safetensors file; the message names the file."""
 
 
@@ -71,7 +71,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
 
     Raises
     ------
-    SafetensorsError
+    HeaderError
         If the header is damaged, or the data do not fill the file exactly.
     OSError
         If the file cannot be read.
@@ -80,19 +80,19 @@ def read_header(path: Path) -> dict[str, Tensor]:
     with path.open("rb") as file:
         prefix = file.read(8)
         if len(prefix) < 8:
-            raise SafetensorsError(f"{path}: {length} bytes are too few for a safetensors file")
+            raise HeaderError(f"{path}: {length} bytes are too few for a safetensors file")
         header_size = int.from_bytes(prefix, "little")
         if header_size > min(HEADER_LIMIT_BYTES, length - 8):
-            raise SafetensorsError(
+            raise HeaderError(
                 f"{path}: the header claims {header_size} bytes, the file has {length}; "
                 "it is truncated or not a safetensors file"
             )
         try:
             header = json.loads(file.read(header_size))
         except ValueError as error:
-            raise SafetensorsError(f"{path}: the header is not JSON ({error})") from None
+            raise HeaderError(f"{path}: the header is not JSON ({error})") from None
     if not isinstance(header, dict):
-        raise SafetensorsError(f"{path}: the header is not a JSON object")
+        raise HeaderError(f"{path}: the header is not a JSON object")
     header.pop("__metadata__", None)
     data_start = 8 + header_size
     tensors = [(name, _tensor(path, name, entry, data_start)) for name, entry in header.items()]
@@ -100,10 +100,10 @@ def read_header(path: Path) -> dict[str, Tensor]:
     end = data_start
     for name, tensor in tensors:
         if tensor.start != end:
-            raise SafetensorsError(f"{path}: the data of {name} overlap or leave a gap")
+            raise HeaderError(f"{path}: the data of {name} overlap or leave a gap")
         end += tensor.size
     if end != length:
-        raise SafetensorsError(
+        raise HeaderError(
             f"{path}: the header describes {end} bytes, the file has {length}; it is truncated "
             "or has been appended to"
         )
@@ -116,12 +116,12 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> Tensor:
         shape = tuple(int(size) for size in entry["shape"])
         begin, end = (int(offset) for offset in entry["data_offsets"])
     except (KeyError, TypeError, ValueError):
-        raise SafetensorsError(f"{path}: the header's entry for {name} is malformed") from None
+        raise HeaderError(f"{path}: the header's entry for {name} is malformed") from None
     if dtype not in DTYPE_BYTES:
-        raise SafetensorsError(f"{path}: {name} has the unknown dtype {dtype}")
+        raise HeaderError(f"{path}: {name} has the unknown dtype {dtype}")
     size = math.prod(shape) * DTYPE_BYTES[dtype]
     if min(shape, default=0) < 0 or begin < 0 or end - begin != size:
-        raise SafetensorsError(
+        raise HeaderError(
             f"{path}: {name} of dtype {dtype} and shape {list(shape)} needs {size} bytes, "
             f"its offsets give {end - begin}"
         )

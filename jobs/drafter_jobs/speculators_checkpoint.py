@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drafter_jobs.safetensors_header import SafetensorsError, Tensor, read_header
+from drafter_jobs.safetensors_header import HeaderError, Tensor, read_header
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -89,7 +89,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     for file in files:
         try:
             found = read_header(file)
-        except SafetensorsError as error:
+        except HeaderError as error:
             raise CheckpointUnreadableError(str(error)) from None
         except OSError as error:
             raise CheckpointUnreadableError(f"cannot read {file}: {error.strerror}") from None
