@@ -1,0 +1,420 @@
+"""Train an EAGLE-3 drafter with speculators under torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import Counter, Gauge
+
+from drafter_jobs.atomic_files import write_atomically
+from drafter_jobs.checkpoints import Checkpoint, best_checkpoint, complete_checkpoints
+from drafter_jobs.checkpoints import remove_incomplete as remove_incomplete_checkpoints
+from drafter_jobs.contract.outcome import ExitCode, Reason, TrainResult
+from drafter_jobs.job import (
+    REGISTRY,
+    InterruptedJobError,
+    JobError,
+    Progress,
+    job_parser,
+    log,
+    run_job,
+)
+from drafter_jobs.training_events import (
+    DEVICE_VARIABLE,
+    divergence,
+    failure_of_log,
+    full_accuracies,
+    parse_event,
+)
+from drafter_jobs.training_flags import TrainingSettings, training_flags
+
+RENDEZVOUS_PORT = 29500
+RESOLVE_TIMEOUT_SECONDS = 300
+SAVE_TIMEOUT_SECONDS = 120
+KEPT_LOG_LINES = 400
+IDENTITY_FILE = "training.json"
+EXTRACT_RECORD = "extract.json"
+
+_EPOCH = Gauge("drafter_training_epoch", "Present epoch, from 0.", registry=REGISTRY)
+_EPOCHS = Gauge("drafter_training_epochs", "Epochs in all.", registry=REGISTRY)
+_STEP = Gauge("drafter_training_step", "Optimizer steps done.", registry=REGISTRY)
+_STEPS = Gauge("drafter_training_steps", "Optimizer steps in all.", registry=REGISTRY)
+_LOSS = Gauge("drafter_training_loss", "Loss of the last step.", registry=REGISTRY)
+_ACCURACY = Gauge(
+    "drafter_training_accuracy",
+    "Share of right tokens at a TTT step.",
+    ["ttt_step", "kind", "split"],
+    registry=REGISTRY,
+)
+_ESTIMATE = Gauge(
+    "drafter_training_estimated_acceptance_length",
+    "1 + the sum of the validation's full accuracies.",
+    registry=REGISTRY,
+)
+_LEARNING_RATE = Gauge("drafter_training_learning_rate", "Learning rate.", registry=REGISTRY)
+_TOKENS = Counter("drafter_training_tokens", "Tokens trained on.", registry=REGISTRY)
+
+
+class _Metrics:
+    """Keeps the metrics up to date with the events of the trainer."""
+
+    def __init__(self) -> None:
+        self._progress = Progress("steps")
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        if plan := event.get("plan"):
+            steps = plan["epochs"] * plan["steps_per_epoch"]
+            _EPOCHS.set(plan["epochs"])
+            _EPOCH.set(plan["epoch"])
+            _STEPS.set(steps)
+            _STEP.set(plan["global_step"])
+            self._progress.expect(steps)
+            self._progress.reach(plan["global_step"])
+        if train := event.get("train"):
+            _EPOCH.set(event["epoch"])
+            _STEP.set(event["global_step"] + 1)
+            self._progress.reach(event["global_step"] + 1)
+            _LOSS.set(train["loss"])
+            rates = event.get("lr")
+            _LEARNING_RATE.set(max(rates.values()) if isinstance(rates, dict) else rates or 0)
+            profile = event.get("profile") or {}
+            _TOKENS.inc(profile.get("tokens_per_s", 0) * profile.get("step_ms", 0) / 1000)
+            self._accuracies(train, "", "train")
+        if validation := event.get("val"):
+            self._accuracies(validation, "_epoch", "validation")
+            _ESTIMATE.set(1 + sum(full_accuracies(validation, "_epoch")))
+
+    @staticmethod
+    def _accuracies(metrics: Mapping[str, float], suffix: str, split: str) -> None:
+        for kind, stem in (("full", "full_acc_"), ("conditional", "cond_acc_")):
+            for name, value in metrics.items():
+                if name.startswith(stem) and name.endswith(suffix):
+                    step = name.removeprefix(stem).removesuffix(suffix)
+                    if step.isdigit():
+                        _ACCURACY.labels(ttt_step=step, kind=kind, split=split).set(value)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser("drafter-train", __doc__ or "")
+    parser.add_argument("--target", required=True, help="directory or hub id of the target")
+    parser.add_argument("--target-revision", help="revision on the hub")
+    parser.add_argument("--trust-remote-code", action=argparse.BooleanOptionalAction, default=False)
+    parser.add_argument("--dataset", type=Path, required=True, help="output of drafter-prepare")
+    parser.add_argument(
+        "--hidden-states", type=Path, required=True, help="output of drafter-extract"
+    )
+    parser.add_argument("--output", type=Path, required=True, help="directory of checkpoints")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--ttt-steps", type=int, default=5)
+    parser.add_argument("--packed-sequence-length", type=int, default=8192)
+    parser.add_argument("--learning-rate", default="1e-4")
+    parser.add_argument("--draft-vocabulary-size", type=int, default=32_000)
+    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
+    parser.add_argument("--train-share", default="0.9", help="share trained on; the rest validates")
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument(
+        "--node-rank", type=int, default=int(os.environ.get("JOB_COMPLETION_INDEX", "0"))
+    )
+    parser.add_argument("--processes-per-node", type=int, default=1)
+    parser.add_argument("--rendezvous", help="HOST:PORT of node 0, for several nodes")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--minimum-first-step-accuracy", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def _recorded_layers(hidden_states: Path) -> list[int]:
+    record = hidden_states / EXTRACT_RECORD
+    try:
+        layers = [int(layer) for layer in json.loads(record.read_text())["auxiliary_layers"]]
+    except FileNotFoundError:
+        problem = f"{record} is missing: run Extract to its end first"
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"{record} has no readable list auxiliary_layers ({error})"
+    else:
+        return layers
+    raise JobError(ExitCode.INVALID_INPUT, Reason.HIDDEN_STATES_INVALID, problem)
+
+
+def _identity(parsed: argparse.Namespace, layers: list[int]) -> dict[str, Any]:
+    """Return what a resumed training must share with its beginning.
+
+    The vocabulary map follows from the token frequencies and the size of the draft vocabulary:
+    a map that changes under a trained head makes every draft token a wrong one.
+    """
+    frequencies = parsed.dataset / "token_freq.pt"
+    try:
+        checksum = hashlib.sha256(frequencies.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise JobError(
+            ExitCode.INVALID_INPUT,
+            Reason.DATASET_INVALID,
+            f"{frequencies} is missing, without which the trainer ignores"
+            " training.draftVocabularySize: run Prepare to its end first",
+        ) from None
+    return {
+        "target": str(parsed.target),
+        "auxiliary_layers": layers,
+        "draft_vocabulary_size": parsed.draft_vocabulary_size,
+        "token_frequencies_sha256": checksum,
+        "ttt_steps": parsed.ttt_steps,
+        "epochs": parsed.epochs,
+    }
+
+
+def _keep_identity(output: Path, identity: dict[str, Any]) -> None:
+    file = output / IDENTITY_FILE
+    if file.exists():
+        before = json.loads(file.read_text())
+        changed = [key for key, value in identity.items() if before.get(key) != value]
+        if changed:
+            differences = "; ".join(
+                f"{key} was {before.get(key)}, is {identity[key]}" for key in changed
+            )
+            raise JobError(
+                ExitCode.CONFIGURATION_ERROR,
+                Reason.CONFIGURATION_ERROR,
+                f"{output} holds a training of other settings ({differences}): a resumed training"
+                " cannot change them; give another directory",
+            )
+    else:
+        write_atomically(file, json.dumps(identity, indent=2).encode())
+
+
+def _rendezvous(parsed: argparse.Namespace) -> list[str]:
+    """Return torchrun's arguments for where the processes meet."""
+    shape = ["--nproc-per-node", str(parsed.processes_per_node), "--nnodes", str(parsed.nodes)]
+    if parsed.nodes == 1:
+        # A free port of its own: several trainings may share this machine's addresses.
+        return [*shape, "--standalone"]
+    if not parsed.rendezvous:
+        raise JobError(
+            ExitCode.CONFIGURATION_ERROR,
+            Reason.CONFIGURATION_ERROR,
+            f"--nodes {parsed.nodes} needs --rendezvous HOST:PORT",
+        )
+    host, _, port = parsed.rendezvous.rpartition(":")
+    address = _resolve(host)
+    return [
+        *shape,
+        *("--node-rank", str(parsed.node_rank)),
+        *("--master-addr", address, "--master-port", port or str(RENDEZVOUS_PORT)),
+    ]
+
+
+def _resolve(host: str) -> str:
+    """Return the address of a host, waiting until its Pod is known to the DNS."""
+    deadline = time.monotonic() + RESOLVE_TIMEOUT_SECONDS
+    while True:
+        try:
+            return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        except socket.gaierror as error:
+            if time.monotonic() > deadline:
+                raise JobError(
+                    ExitCode.INTERRUPTED,
+                    Reason.INTERRUPTED,
+                    f"the host {host} of node 0 has no address after"
+                    f" {RESOLVE_TIMEOUT_SECONDS} s ({error}): is its Pod running?",
+                ) from None
+            time.sleep(1)
+
+
+class _TrainerProcess:
+    """torchrun and everything below it."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.last_lines: collections.deque[str] = collections.deque(maxlen=KEPT_LOG_LINES)
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+    def events(self) -> Any:
+        """Yield the events of the trainer until it ends; print its log."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event = parse_event(line)
+            if event is not None:
+                yield event
+            elif line.strip():
+                self.last_lines.append(line.rstrip())
+                print(line, end="", file=sys.stderr, flush=True)
+
+    def wait(self) -> int:
+        """Return the exit code of torchrun."""
+        return self._process.wait()
+
+    def save_and_stop(self) -> None:
+        """Let the trainer save where it is, then end it."""
+        self._process.terminate()
+        timer = threading.Timer(SAVE_TIMEOUT_SECONDS, self.kill)
+        timer.start()
+        for event in self.events():
+            if "checkpoint" in event:
+                log("saved", **event["checkpoint"])
+        self._process.wait()
+        timer.cancel()
+        self.kill()
+
+    def kill(self) -> None:
+        """End every process of the trainer at once."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+
+def train(parsed: argparse.Namespace) -> TrainResult:
+    """Train, or go on with a training that was stopped.
+
+    Parameters
+    ----------
+    parsed
+        The command line of ``drafter-train``.
+
+    Raises
+    ------
+    JobError
+        With the reason why the training cannot succeed, or should be tried in another way.
+    InterruptedJobError
+        SIGTERM came; the state is saved.
+    """
+    layers = _recorded_layers(parsed.hidden_states)
+    identity = _identity(parsed, layers)
+    output: Path = parsed.output
+    output.mkdir(parents=True, exist_ok=True)
+    first_node = parsed.node_rank == 0
+    if first_node:
+        _keep_identity(output, identity)
+        for leftover in remove_incomplete_checkpoints(output):
+            log("removed an incomplete checkpoint", path=leftover)
+    before = complete_checkpoints(output)
+    resumed = before[-1].epoch if before else None
+    if not _is_finished(before, parsed.epochs):
+        _run_trainer(parsed, layers)
+    best = best_checkpoint(output)
+    if best is None or best.validation is None:
+        raise JobError(
+            ExitCode.INVALID_INPUT,
+            Reason.CHECKPOINT_INVALID,
+            f"the trainer ended without a validated checkpoint in {output}",
+        )
+    result = _result(best, parsed.epochs, resumed)
+    accuracy = full_accuracies(best.validation, "_epoch")
+    if accuracy and accuracy[0] < parsed.minimum_first_step_accuracy:
+        raise JobError(
+            ExitCode.GATE_NOT_MET,
+            Reason.ACCURACY_BELOW_GATE,
+            f"the first-step accuracy is {accuracy[0]:.4f}, below"
+            f" training.minimumFirstStepAccuracy {parsed.minimum_first_step_accuracy}: train"
+            " longer or on more data, or lower the gate",
+        )
+    return result
+
+
+def _is_finished(checkpoints: list[Checkpoint], epochs: int) -> bool:
+    last = checkpoints[-1] if checkpoints else None
+    return (
+        last is not None
+        and last.epoch == epochs - 1
+        and last.local_step == 0
+        and last.validation is not None
+    )
+
+
+def _run_trainer(parsed: argparse.Namespace, layers: list[int]) -> None:
+    settings = TrainingSettings(
+        target=str(parsed.target),
+        dataset=str(parsed.dataset),
+        hidden_states=str(parsed.hidden_states),
+        output=str(parsed.output),
+        auxiliary_layers=layers,
+        epochs=parsed.epochs,
+        ttt_steps=parsed.ttt_steps,
+        packed_sequence_length=parsed.packed_sequence_length,
+        learning_rate=parsed.learning_rate,
+        draft_vocabulary_size=parsed.draft_vocabulary_size,
+        optimizer=parsed.optimizer,
+        seed=parsed.seed,
+        train_share=parsed.train_share,
+        on_cpu=parsed.device == "cpu",
+        trust_remote_code=parsed.trust_remote_code,
+    )
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *_rendezvous(parsed),
+        *("-m", "drafter_jobs.speculators_worker"),
+        *training_flags(settings),
+    ]
+    environment = os.environ | {
+        DEVICE_VARIABLE: parsed.device,
+        "TQDM_DISABLE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if parsed.device == "cpu":
+        threads = max(1, len(os.sched_getaffinity(0)) // parsed.processes_per_node)
+        environment.setdefault("OMP_NUM_THREADS", str(threads))
+    process = _TrainerProcess(command, environment)
+    metrics = _Metrics()
+    try:
+        for event in process.events():
+            metrics.show(event)
+            if (reason := divergence(event)) is not None:
+                raise reason
+        exit_code = process.wait()
+    except InterruptedJobError:
+        process.save_and_stop()
+        raise
+    finally:
+        process.kill()
+    if exit_code != 0:
+        raise failure_of_log(process.last_lines, parsed.packed_sequence_length) or _unknown_failure(
+            exit_code, list(process.last_lines)
+        )
+
+
+def _unknown_failure(exit_code: int, lines: list[str]) -> Exception:
+    said = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "")
+    return RuntimeError(f"the trainer ended with exit code {exit_code}: {said.strip()[:400]}")
+
+
+def _result(best: Checkpoint, epochs: int, resumed: int | None) -> TrainResult:
+    assert best.validation is not None
+    accuracies = full_accuracies(best.validation, "_epoch")
+    return TrainResult(
+        epochs=epochs,
+        steps=best.global_step,
+        best_epoch=best.epoch,
+        loss=f"{best.validation['loss_epoch']:.4f}",
+        full_accuracy=[f"{value:.4f}" for value in accuracies],
+        estimated_acceptance_length=f"{1 + sum(accuracies):.3f}",
+        checkpoint=str(best.path),
+        resumed_from_epoch=resumed,
+    )
+
+
+def main() -> None:
+    """Run ``drafter-train``."""
+    sys.exit(run_job(_parser(), train))
+
+
+if __name__ == "__main__":
+    main()
