@@ -186,21 +186,19 @@ def leaves(fields: Fields, prefix: Path = ()) -> Iterator[Path]:
 
 
 def _contains(fields: Fields, path: Path) -> bool:
+    """Whether a set owns a path itself; what only leads to owned fields is not owned."""
     node = fields
     for step in path:
         if step not in node:
             return False
         node = node[step]
-    # A leaf stands for all below it; a branch is owned only through its leaves.
-    return not node or path[-1:] == (_SELF,)
+    return not node
 
 
-def _touches(fields: Fields, path: Path) -> bool:
-    """Whether a set owns a path, something above it as a whole, or anything below it."""
+def _present(fields: Fields, path: Path) -> bool:
+    """Whether a set has a path or anything below it."""
     node = fields
     for step in path:
-        if not node and node is not fields:
-            return True
         if step not in node:
             return False
         node = node[step]
@@ -361,24 +359,8 @@ def _conflicts(
         wanted = _value_at(schema, applied, path)
         if wanted == _value_at(schema, live, path):
             continue
-        found += [(entry, path) for entry in others if _owns(entry["fieldsV1"], path)]
+        found += [(entry, path) for entry in others if _contains(entry["fieldsV1"], path)]
     return found
-
-
-def _owns(fields: Fields, path: Path) -> bool:
-    return _contains(fields, path) or _above(fields, path)
-
-
-def _above(fields: Fields, path: Path) -> bool:
-    """Whether a set owns, as a whole, something that a path lies in."""
-    node = fields
-    for step in path:
-        if step not in node:
-            return False
-        node = node[step]
-        if not node:
-            return True
-    return False
 
 
 def _drop_abandoned(
@@ -387,10 +369,10 @@ def _drop_abandoned(
     """Remove the fields a manager no longer applies and nobody else owns."""
     # Deepest first: an item's fields go before the item itself.
     for path in sorted(leaves(before), key=len, reverse=True):
-        if _touches(after, path):
+        if _present(after, path):
             continue
         bare = path[:-1] if path[-1] == _SELF else path
-        if any(_touches(entry["fieldsV1"], bare) for entry in others):
+        if any(_present(entry["fieldsV1"], bare) for entry in others):
             continue
         if path[-1] == _SELF:
             left = _value_at(schema, result, bare)

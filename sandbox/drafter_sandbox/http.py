@@ -37,6 +37,18 @@ from drafter_sandbox.writes import Writer
 _log = logging.getLogger(__name__)
 
 _USER = web.RequestKey("user", str)
+# Clients of these types expect the object that a deletion removed, not a Status.
+_DELETION_RETURNS_OBJECT = frozenset(
+    [
+        ("", "persistentvolumeclaims"),
+        ("", "persistentvolumes"),
+        ("", "pods"),
+        ("", "resourcequotas"),
+        ("", "serviceaccounts"),
+        ("", "services"),
+        ("storage.k8s.io", "storageclasses"),
+    ]
+)
 _BODY_LIMIT = 16 * 2**20
 _WATCH_SECONDS = 3600.0
 _BOOKMARK_SECONDS = 30.0
@@ -333,6 +345,8 @@ class ApiServer:
             resource_version=preconditions.get("resourceVersion"),
             dry_run=dry_run,
         )
+        if (resource.group, resource.plural) in _DELETION_RETURNS_OBJECT:
+            left = left or existing
         if left is not None and not dry_run:
             return self._one(request, resource, left)
         return _json(_success(target, existing))

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+from drafter_sandbox.requests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from drafter_sandbox.resources import Registry, ResourceType
 from drafter_sandbox.schemas import (
     INT_OR_STRING,
@@ -27,12 +28,7 @@ _METHODS = {
     "patch": "patch",
     "delete": "delete",
 }
-_PATCHES = (
-    "application/apply-patch+yaml",
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-)
+_PATCHES = (APPLY_PATCH, JSON_PATCH, MERGE_PATCH)
 
 
 def document_paths(registry: Registry) -> Body:
@@ -164,7 +160,9 @@ def _operation(resource: ResourceType, method: str, component: str) -> Body:
     if method in ("post", "put"):
         operation["requestBody"] = {"content": {"*/*": reference}}
     elif method == "patch":
+        # kubectl sends a strategic patch to whatever claims to take one.
+        kinds = _PATCHES if resource.custom else (*_PATCHES, STRATEGIC_PATCH)
         operation["requestBody"] = {
-            "content": {kind: {"schema": {"type": "object"}} for kind in _PATCHES}
+            "content": {kind: {"schema": {"type": "object"}} for kind in kinds}
         }
     return operation
