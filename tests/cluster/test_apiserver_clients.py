@@ -268,7 +268,8 @@ def test_a_kopf_operator_lives_a_whole_life(
     calls: list[str] = []
 
     @kopf.on.create("kopf.example.org", "v1", "toys", id="created", registry=registry)
-    def created(spec: Any, patch: Any, **_: Any) -> dict[str, int]:
+    def created(spec: Any, body: Any, patch: Any, **_: Any) -> dict[str, int]:
+        kopf.info(body, reason="Assembled", message="all parts are in place")
         calls.append("create")
         patch.status["phase"] = "Made"
         return {"size": spec["size"]}
@@ -314,8 +315,11 @@ def test_a_kopf_operator_lives_a_whole_life(
         wait("Size2")
         api.kubectl(*at, "delete", "toy", "toy", "--timeout=20s")
         assert calls == ["create", "update", "delete"]
-        events = api.kubectl(*at, "get", "events")
-        assert "created" in events
+        core = kubernetes.client.CoreV1Api(api.client())
+        events = kubernetes.watch.Watch().stream(
+            core.list_namespaced_event, namespace, timeout_seconds=20
+        )
+        assert any(event["object"].reason == "Assembled" for event in events)
     finally:
         stop.set()
         operator.join(20)
