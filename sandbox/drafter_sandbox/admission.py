@@ -53,8 +53,11 @@ class ServerAdmission:
             schemas.apply_defaults(schema, body)
         elif not _has_wrong_types(schema, body):
             apply_builtin_defaults(resource.group, resource.kind, body)
-            if _is_crd(resource):
+            if _is_crd(resource) and not validate(schema, body):
                 crd.complete(body)
+        for name in ("labels", "annotations", "finalizers", "ownerReferences"):
+            if body["metadata"].get(name) in ({}, []):
+                del body["metadata"][name]
 
     def _check(
         self, resource: ResourceType, old: Body | None, body: Body, subresource: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from drafter_sandbox.schemas import (
     apply_defaults,
     child,
 )
-from drafter_sandbox.validation import validate
+from drafter_sandbox.validation import shown, validate
 
 Body = dict[str, Any]
 
@@ -123,6 +124,18 @@ def _node_problems(node: Schema, path: str) -> list[Cause]:
                 "FieldValueRequired",
             )
         )
+    if "pattern" in node:
+        try:
+            re.compile(node["pattern"])
+        except re.error as error:
+            causes.append(
+                Cause(
+                    f"{path}.pattern",
+                    f"Invalid value: {shown(node['pattern'])}: must be a valid regular expression,"
+                    f" but isn't: {error}",
+                )
+            )
+            return causes
     if "default" in node:
         default = node["default"]
         apply_defaults(node, default)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from aiohttp import web
 
-from drafter_sandbox import discovery, openapi, scale, tables
+from drafter_sandbox import discovery, jsonpath, openapi, scale, tables
 from drafter_sandbox.auth import Authenticator
 from drafter_sandbox.errors import ApiError, bad_request, no_such_resource, not_found
 from drafter_sandbox.patches import merge_patch
@@ -23,15 +23,17 @@ from drafter_sandbox.requests import (
     WriteOptions,
     decode,
     flag,
+    number,
     parse_target,
     presentation,
     write_options,
 )
 from drafter_sandbox.resources import ResourceType
 from drafter_sandbox.reviews import review
-from drafter_sandbox.schemas import KUBERNETES_VERSION
+from drafter_sandbox.schemas import KUBERNETES_VERSION, definitions
 from drafter_sandbox.selectors import Predicate, field_predicate, label_predicate
 from drafter_sandbox.store import Body, Propagation, Store, Watch, WatchEvent
+from drafter_sandbox.validation import validate
 from drafter_sandbox.writes import Writer
 
 _log = logging.getLogger(__name__)
@@ -49,8 +51,9 @@ _DELETION_RETURNS_OBJECT = frozenset(
         ("storage.k8s.io", "storageclasses"),
     ]
 )
+_DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
 _BODY_LIMIT = 16 * 2**20
-_WATCH_SECONDS = 3600.0
+_WATCH_SECONDS = 3600
 _BOOKMARK_SECONDS = 30.0
 
 
@@ -208,7 +211,7 @@ class ApiServer:
         kind = request.headers.get("Content-Type", "application/json")
         body = decode(content, kind) if content else None
         if method == "DELETE":
-            return self._delete(request, target, body or {})
+            return self._delete(request, target, _options(body))
         options = write_options(request.query, request.headers.get("User-Agent", ""))
         if method == "POST":
             return self._create(request, target, body, options)
@@ -276,9 +279,12 @@ class ApiServer:
             return self._one(request, target.resource, result, 201, writer.warnings)
         existing = self._existing(target)
         if target.subresource == "eviction":
-            return self._delete(request, target, body.get("deleteOptions") or {})
+            return self._delete(request, target, _options(body.get("deleteOptions")))
         if target.subresource == "binding":
-            existing["spec"] = {**existing["spec"], "nodeName": body["target"]["name"]}
+            node = jsonpath.find(".target.name", body)
+            if not node:
+                raise bad_request("a binding must name its target")
+            existing["spec"] = {**existing["spec"], "nodeName": node[0]}
             self.store.update("pods", target.namespace, target.name, existing)
             return _json(_success(target, existing), 201)
         if target.subresource == "token":
@@ -312,8 +318,8 @@ class ApiServer:
             raise bad_request(f'propagationPolicy: Unsupported value: "{propagation}"')
         chosen = cast(Propagation, propagation or "Background")
         grace = options.get("gracePeriodSeconds")
-        if grace is None and query.get("gracePeriodSeconds"):
-            grace = int(query["gracePeriodSeconds"])
+        if grace is None:
+            grace = number(query, "gracePeriodSeconds")
         dry_run = bool(options.get("dryRun") or query.get("dryRun"))
         preconditions = options.get("preconditions") or {}
         resource = target.resource
@@ -398,10 +404,10 @@ class ApiServer:
         if token:
             try:
                 after = tuple(json.loads(base64.urlsafe_b64decode(token)))
-            except ValueError as error:
+                bodies = [body for body in bodies if _position(body) > after]
+            except (ValueError, TypeError) as error:
                 raise bad_request("continue key is not valid") from error
-            bodies = [body for body in bodies if _position(body) > after]
-        limit = int(request.query.get("limit") or 0)
+        limit = number(request.query, "limit")
         if limit and len(bodies) > limit:
             meta["remainingItemCount"] = len(bodies) - limit
             bodies = bodies[:limit]
@@ -441,7 +447,7 @@ class ApiServer:
         *,
         initial: bool,
     ) -> None:
-        seconds = float(request.query.get("timeoutSeconds") or _WATCH_SECONDS)
+        seconds = number(request.query, "timeoutSeconds") or _WATCH_SECONDS
         bookmarks = flag(request.query, "allowWatchBookmarks")
         end = monotonic() + seconds
         pending: asyncio.Future[WatchEvent] | None = None
@@ -498,9 +504,9 @@ class ApiServer:
             target.name or "",
             container,
             follow=flag(query, "follow"),
-            tail_lines=int(query["tailLines"]) if query.get("tailLines") else None,
+            tail_lines=number(query, "tailLines"),
             previous=flag(query, "previous"),
-            since_seconds=int(query["sinceSeconds"]) if query.get("sinceSeconds") else None,
+            since_seconds=number(query, "sinceSeconds"),
             timestamps=flag(query, "timestamps"),
         )
         # The first piece tells whether there is a log, before the status is sent.
@@ -573,6 +579,21 @@ class _EventEncoder:
                 "rows": [{"cells": [], "object": _metadata_only(body)}],
             }
         return self.line("BOOKMARK", body)
+
+
+def _options(body: Any) -> Body:
+    """Return the ``DeleteOptions`` of a request.
+
+    Raises
+    ------
+    ApiError
+        400 when they have fields of wrong types.
+    """
+    options: Body = {} if body is None else body
+    causes = validate(definitions()[_DELETE_OPTIONS], options, "options")
+    if causes:
+        raise bad_request(f"{causes[0].field}: {causes[0].message}")
+    return options
 
 
 def _position(body: Body) -> tuple[str, str]:

@@ -104,6 +104,22 @@ def flag(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "").lower() in ("true", "1")
 
 
+def number(query: Mapping[str, str], name: str) -> int | None:
+    """Return a parameter of a query that is a whole number, or None without it.
+
+    Raises
+    ------
+    ApiError
+        400 when it is no whole number of 0 or more.
+    """
+    text = query.get(name)
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit():
+        raise bad_request(f'{name}: Invalid value: "{text}": must be a whole number')
+    return int(text)
+
+
 def decode(content: bytes, content_type: str) -> Any:
     """Return the value that a request's body holds, in JSON, YAML or protobuf.
 
@@ -124,14 +140,18 @@ def decode(content: bytes, content_type: str) -> Any:
         )
     try:
         # JSON first: it is by far faster, and the usual content of apply patches too.
-        return json.loads(content)
+        return json.loads(content, parse_constant=_refuse_constant)
     except ValueError as error:
         if "yaml" not in kind:
             raise bad_request(f"the object provided is not valid JSON: {error}") from error
     try:
         return yaml.load(content, Loader=_YamlLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise bad_request(f"error decoding YAML: {error}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON value")
 
 
 class _YamlLoader(yaml.SafeLoader):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import IO, Any
 from drafter_sandbox.admission import ServerAdmission
 from drafter_sandbox.auth import ADMINISTRATOR, Authenticator, kubeconfig, write_private
 from drafter_sandbox.certificates import server_certificate, server_context
+from drafter_sandbox.expiry import expire_for_ever
 from drafter_sandbox.http import ApiServer
 from drafter_sandbox.store import Store
 
@@ -56,6 +58,7 @@ class Sandbox:
         self._lock: IO[str] | None = None
         self._server: ApiServer | None = None
         self._node: Any = None
+        self._expiry: asyncio.Task[None] | None = None
         self.store: Store | None = None
 
     async def start(self) -> None:
@@ -99,6 +102,7 @@ class Sandbox:
             self._server.logs = self._node.logs
             await self._node.start()
         self.store.collect_garbage()
+        self._expiry = asyncio.create_task(expire_for_ever(self.store))
 
     async def _listen(self, server: ApiServer) -> int:
         """Listen on the wanted port, or on the last one so that kubeconfigs stay valid."""
@@ -123,6 +127,9 @@ class Sandbox:
 
     async def stop(self) -> None:
         """Stop everything; the state stays for the next start."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
         if self._node is not None:
             await self._node.stop()
             self._node = None

@@ -18,6 +18,7 @@ from drafter_sandbox.requests import (
 from drafter_sandbox.resources import ResourceType
 from drafter_sandbox.store import Body, Store, Tracker, timestamp
 from drafter_sandbox.trees import copy_tree
+from drafter_sandbox.validation import validate
 
 _STATUS_PARTS = ("apiVersion", "kind", "status")
 
@@ -220,6 +221,12 @@ class Writer:
             if body.get("metadata") is not None:
                 raise bad_request("metadata must be an object")
             body["metadata"] = {}
+        schema = schemas.definitions()[schemas.OBJECT_META]
+        schemas.drop_nulls(schema, body["metadata"], custom=False)
+        if causes := validate(schema, body["metadata"], "metadata"):
+            raise errors.invalid(
+                resource.kind, resource.group, str(body["metadata"].get("name") or ""), causes
+            )
         kind = body.get("kind") or resource.kind
         api_version = body.get("apiVersion") or resource.api_version
         if (kind, api_version) != (resource.kind, resource.api_version):
