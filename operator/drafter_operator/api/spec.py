@@ -201,6 +201,14 @@ class BenchmarkPrompts(ApiModel):
     config_map: ConfigMapFile | None = Field(default=None, description="A file in a ConfigMap.")
 
 
+class Dtype(enum.StrEnum):
+    """Element types."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+
+
 class Data(ApiModel):
     """How the training corpus is made."""
 
@@ -227,6 +235,9 @@ class Data(ApiModel):
         json_schema_extra=PRESERVED,
     )
     batch_size: int = Field(default=64, ge=1, le=4096, description="Prompts generated together.")
+    dtype: Dtype = Field(
+        default=Dtype.BFLOAT16, description="Element type in which the target writes responses."
+    )
     gpus: int = Field(default=1, ge=0, le=64, description="GPUs of the Pod; 0 runs on the CPU.")
     pod: JobPodSettings = Field(default_factory=JobPodSettings, description="Pod of Prepare.")
 
@@ -242,14 +253,6 @@ class Retention(enum.StrEnum):
 
     KEEP = "Keep"
     DELETE_AFTER_TRAINING = "DeleteAfterTraining"
-
-
-class Dtype(enum.StrEnum):
-    """Element types."""
-
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-    FLOAT32 = "float32"
 
 
 class HiddenStates(ApiModel):

@@ -1,0 +1,73 @@
+"""How far a running step is, from the metrics of its Pod."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from drafter_operator.api.status import Progress, Step, TrainingStatus
+from drafter_operator.lifecycle.observed import Sample
+
+DONE_METRIC, EXPECTED_METRIC = "drafter_job_work_done", "drafter_job_work_expected"
+
+
+def progress_of(samples: Sequence[Sample], step: Step, now: datetime) -> Progress | None:
+    """Return a step's progress, or None while its Pod says nothing.
+
+    The rate is the mean since the step started; it is left out in the first seconds.
+    """
+    done = next((sample for sample in samples if sample.name == DONE_METRIC), None)
+    if done is None:
+        return None
+    unit = done.labels.get("unit", "")
+    expected = next(
+        (
+            sample.value
+            for sample in samples
+            if sample.name == EXPECTED_METRIC and sample.labels.get("unit") == unit
+        ),
+        0.0,
+    )
+    progress = Progress(done=int(done.value), total=int(expected), unit=unit)
+    if step.started_at is None or done.value <= 0:
+        return progress
+    elapsed = (now - datetime.fromisoformat(step.started_at)).total_seconds()
+    if elapsed < 1:
+        return progress
+    rate = done.value / elapsed
+    return progress.model_copy(
+        update={
+            "rate_per_second": f"{rate:.3f}",
+            "seconds_left": max(0, round((expected - done.value) / rate)),
+        }
+    )
+
+
+def live_training(samples: Sequence[Sample], training: TrainingStatus) -> TrainingStatus:
+    """Return the training's figures as its Pod reports them now."""
+    plain = {sample.name: sample.value for sample in samples if not sample.labels}
+    changes: dict[str, object] = {}
+    for field, metric in (
+        ("epoch", "drafter_training_epoch"),
+        ("epochs", "drafter_training_epochs"),
+        ("step", "drafter_training_step"),
+        ("steps", "drafter_training_steps"),
+    ):
+        if metric in plain:
+            changes[field] = int(plain[metric])
+    if not changes.get("steps"):
+        return training
+    if "drafter_training_loss" in plain:
+        changes["loss"] = f"{plain['drafter_training_loss']:.4f}"
+    accuracies = {
+        int(sample.labels["ttt_step"]): sample.value
+        for sample in samples
+        if sample.name == "drafter_training_accuracy"
+        and sample.labels.get("kind") == "full"
+        and sample.labels.get("split") == "validation"
+    }
+    if accuracies:
+        ordered = [accuracies[index] for index in sorted(accuracies)]
+        changes["accuracy"] = [f"{value:.4f}" for value in ordered]
+        changes["estimated_acceptance_length"] = f"{1 + sum(ordered):.3f}"
+    return training.model_copy(update=changes)
