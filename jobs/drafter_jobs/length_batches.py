@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 
 def batches_by_rows(lengths: Sequence[int], rows: int) -> list[list[int]]:
-    """Indices in batches of equal size, at most ``rows``, of neighbouring lengths.
+    """Put indices in batches of equal size, at most ``rows``, of neighbouring lengths.
 
     The longest come first, so that a lack of memory shows at once.
     """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     count = -(-len(order) // rows)
     bounds = [len(order) * i // count for i in range(count + 1)] if count else [0]
-    return [order[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [order[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 def batches_by_tokens(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Indices in batches of at most ``tokens`` token places, padding included.
+    """Put indices in batches of at most ``tokens`` token places, padding included.
 
     A sample longer than ``tokens`` is a batch of its own. The longest come first.
     """

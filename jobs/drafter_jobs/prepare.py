@@ -15,6 +15,7 @@ from typing import Any
 
 from prometheus_client import Counter as MetricCounter
 
+from drafter_jobs import arguments as argument_types
 from drafter_jobs.atomic_files import synchronise, write_atomically, write_json
 from drafter_jobs.chat_template import ChatTemplate, ChatTemplateError
 from drafter_jobs.contract.config_fields import text_config
@@ -42,6 +43,7 @@ from drafter_jobs.target_model import (
     fingerprint,
     load_model,
     load_tokenizer,
+    out_of_memory_is_an_outcome,
     resolve_auxiliary_layers,
 )
 
@@ -152,10 +154,11 @@ def answer(
             )
             for row in batch
         ]
-        for row, response in greedy_decoding.decode_greedily(model, prompts, end_ids):
-            journal.add([(open_samples[row].id, response)])
-            progress.advance()
-            _count_written(response)
+        with out_of_memory_is_an_outcome("data.batchSize"):
+            for row, response in greedy_decoding.decode_greedily(model, prompts, end_ids):
+                journal.add([(open_samples[row].id, response)])
+                progress.advance()
+                _count_written(response)
 
 
 def write_dataset(samples: Sequence[Sample], directory: Path) -> Counter[int]:
@@ -460,44 +463,6 @@ def _result(
     )
 
 
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not within [0, 1)")
-    return value
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
-    return value
-
-
-def _not_negative(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value
-
-
-def _layer_ids(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list like 2,15,27") from None
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError("not a JSON object")
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser("drafter-prepare", __doc__ or "")
     flag = parser.add_argument
@@ -510,27 +475,49 @@ def _parser() -> argparse.ArgumentParser:
     flag("--prompts-split", default="train")
     flag("--prompts-field", default="prompt", help="column of text, or of messages")
     flag("--output", type=Path, required=True, help="directory of the data set")
-    flag("--limit", type=_not_negative, default=0, help="use the first prompts only; 0 for all")
+    flag(
+        "--limit",
+        type=argument_types.not_negative,
+        default=0,
+        help="use the first prompts only; 0 for all",
+    )
     flag("--regenerate-responses", action=argparse.BooleanOptionalAction, default=True)
-    flag("--maximum-length", type=_positive, default=512, help="tokens of prompt and response")
-    flag("--maximum-new-tokens", type=_positive, default=96, help="tokens of a response")
-    flag("--validation-share", type=_share, default=0.1, help="share of prompts held out")
+    flag(
+        "--maximum-length",
+        type=argument_types.positive,
+        default=512,
+        help="tokens of prompt and response",
+    )
+    flag(
+        "--maximum-new-tokens",
+        type=argument_types.positive,
+        default=96,
+        help="tokens of a response",
+    )
+    flag(
+        "--validation-share",
+        type=argument_types.share,
+        default=0.1,
+        help="share of prompts held out",
+    )
     flag(
         "--draft-vocabulary-size",
-        type=_not_negative,
+        type=argument_types.not_negative,
         default=3072,
         help="entries the responses must fill; 0 for the target's whole vocabulary",
     )
     flag(
         "--auxiliary-layers",
-        type=_layer_ids,
+        type=argument_types.layer_ids,
         default=[],
         help="layers Extract will take, to refuse early what it would refuse",
     )
-    flag("--chat-template-arguments", type=_json_object, default={}, help="JSON object")
+    flag(
+        "--chat-template-arguments", type=argument_types.json_object, default={}, help="JSON object"
+    )
     flag("--device", choices=DEVICES, default="cpu")
     flag("--dtype", choices=DTYPES, default="bfloat16")
-    flag("--batch-size", type=_positive, default=64, help="prompts answered at once")
+    flag("--batch-size", type=argument_types.positive, default=64, help="prompts answered at once")
     flag("--seed", type=int, default=0, help="of the split and the order; responses are greedy")
     return parser
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,41 @@ def load_model(
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise invalid_target(f"target {target} cannot be loaded: {error}") from None
     return model.eval()
+
+
+def compute_dtype(wanted: str, device: str, stored: str) -> str:
+    """Element type to run the target in.
+
+    ``auto`` is float32 on a CPU, where few have fast 16-bit arithmetic, and the type of the
+    files on a GPU.
+    """
+    if wanted != "auto":
+        return wanted
+    return "float32" if device == "cpu" else stored
+
+
+@contextlib.contextmanager
+def out_of_memory_is_an_outcome(field: str) -> Iterator[None]:
+    """Turn running out of GPU memory into the job's outcome.
+
+    Parameters
+    ----------
+    field
+        The setting that lowers the need, for the message.
+
+    Raises
+    ------
+    JobError
+        ``OutOfGpuMemory``.
+    """
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        summary = str(error).splitlines()[0]
+        raise JobError(
+            ExitCode.OUT_OF_GPU_MEMORY,
+            Reason.OUT_OF_GPU_MEMORY,
+            f"{summary}: lower {field}; what was finished is kept",
+        ) from None
