@@ -13,7 +13,7 @@ from drafter_sandbox.admission import ServerAdmission
 from drafter_sandbox.auth import ADMINISTRATOR, Authenticator, kubeconfig, write_private
 from drafter_sandbox.certificates import server_certificate, server_context
 from drafter_sandbox.expiry import expire_for_ever
-from drafter_sandbox.http import ApiServer
+from drafter_sandbox.http import ApiServer, LogSource
 from drafter_sandbox.store import Store
 
 HOST = "127.0.0.1"
@@ -99,10 +99,15 @@ class Sandbox:
                 memory=self._settings.memory,
                 tokens=authenticator,
             )
-            self._server.logs = self._node.logs
+            self.serve_logs(self._node.logs)
             await self._node.start()
         self.store.collect_garbage()
         self._expiry = asyncio.create_task(expire_for_ever(self.store))
+
+    def serve_logs(self, source: LogSource) -> None:
+        """Let ``kubectl logs`` read from a source."""
+        if self._server is not None:
+            self._server.logs = source
 
     async def _listen(self, server: ApiServer) -> int:
         """Listen on the wanted port, or on the last one so that kubeconfigs stay valid."""
