@@ -339,7 +339,8 @@ def apply(
             raise _conflict_error(conflicts)
         for entry, path in conflicts:
             _discard(entry["fieldsV1"], path)
-        result = merged(schema, live, applied)
+        # Of its own: what is abandoned is removed from it in place.
+        result = copy_tree(merged(schema, live, applied))
         if own is not None:
             _drop_abandoned(schema, result, own["fieldsV1"], fields, others)
         entries = [entry for entry in others if entry.get("fieldsV1")]
@@ -363,12 +364,18 @@ def _conflicts(
     return found
 
 
+def _removal_order(path: Path) -> tuple[int, int]:
+    """Deepest first; an item before its fields, which identify it, and a map after them."""
+    if path[-1] != _SELF:
+        return (-len(path), 1)
+    return (-len(path), 0 if path[-2].startswith("k:") else 2)
+
+
 def _drop_abandoned(
     schema: Schema, result: Body, before: Fields, after: Fields, others: list[Body]
 ) -> None:
     """Remove the fields a manager no longer applies and nobody else owns."""
-    # Deepest first: an item's fields go before the item itself.
-    for path in sorted(leaves(before), key=len, reverse=True):
+    for path in sorted(leaves(before), key=_removal_order):
         if _present(after, path):
             continue
         bare = path[:-1] if path[-1] == _SELF else path

@@ -173,6 +173,34 @@ def test_server_side_apply_removes_only_its_own_abandoned_fields(
     }
 
 
+def test_what_was_applied_by_the_client_moves_to_server_side_apply(
+    api: RunningSandbox, namespace: str
+) -> None:
+    for body in (job("work"), deployment("web")):
+        api.apply(body, arguments=["-n", namespace])
+        kind, name = body["kind"], body["metadata"]["name"]
+        before = api.get(kind, name, "-n", namespace)
+        done = api.run(
+            "kubectl", "-n", namespace, "apply", "--server-side", "-f", "-", stdin=json.dumps(body)
+        )
+        assert "Warning" not in done.stderr
+        after = api.get(kind, name, "-n", namespace)
+        assert after["spec"] == before["spec"]
+        assert after["metadata"]["generation"] == 1
+
+
+def test_a_refused_apply_leaves_the_object_alone(api: RunningSandbox, namespace: str) -> None:
+    arguments = ["-n", namespace, "apply", "--server-side", "-f", "-"]
+    body = deployment("web")
+    body["metadata"]["labels"] = {"kept": "yes"}
+    api.kubectl(*arguments, stdin=json.dumps(body))
+    before = api.get("deployment", "web", "-n", namespace)
+    del body["metadata"]["labels"]
+    body["spec"]["template"]["spec"]["containers"] = []
+    api.refused(*arguments, stdin=json.dumps(body))
+    assert api.get("deployment", "web", "-n", namespace) == before
+
+
 def test_repeated_server_side_apply_changes_nothing(api: RunningSandbox, namespace: str) -> None:
     arguments = ["-n", namespace, "--server-side"]
     api.apply(deployment("web"), arguments=arguments)
