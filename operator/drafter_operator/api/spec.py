@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -20,6 +21,24 @@ DEFAULT_JOB_IMAGE = "ghcr.io/drafters-dev/drafter-jobs:0.1.0"
 DEFAULT_SGLANG_IMAGE = "lmsysorg/sglang:v0.5.23"
 MAXIMUM_DEPTH = 256
 BASELINE = "baseline"
+
+OPERATOR_ARGUMENTS = (
+    "--model(-path)?",
+    "--host",
+    "--port",
+    "--served-model-name",
+    "--enable-metrics",
+    "--dtype",
+    "--device",
+    "--tp(-size)?",
+    "--max-running-requests",
+    "--speculative-algorithm",
+    "--speculative-draft-model(-path)?",
+    "--speculative-num-steps",
+    "--speculative-eagle-topk",
+    "--speculative-num-draft-tokens",
+)
+"""Arguments of ``sglang.launch_server`` that the operator derives from the spec; patterns."""
 
 
 class PodSettings(ApiModel):
@@ -371,9 +390,10 @@ class Serving(ApiModel):
             " the root token included, so at least 2."
         ),
         json_schema_extra={
+            "default": [16, 10, 5],
             **validations(
                 ("self.all(x, self.exists_one(y, y == x))", "depths must be distinct"),
-            )
+            ),
         },
     )
     baseline: bool = Field(
@@ -393,9 +413,9 @@ class Serving(ApiModel):
         json_schema_extra={
             **validations(
                 (
-                    "self.all(x, !x.startsWith('--speculative') && !x.startsWith('--model')"
-                    " && !x.startsWith('--host') && !x.startsWith('--port'))",
-                    "--speculative-*, --model-path, --host and --port are set by the operator",
+                    f"self.all(x, !x.matches('^({'|'.join(OPERATOR_ARGUMENTS)})(=.*)?$'))",
+                    "the operator itself sets "
+                    + ", ".join(re.sub(r"\(.*\)\?", "", name) for name in OPERATOR_ARGUMENTS),
                 ),
             )
         },
@@ -426,9 +446,10 @@ class Benchmark(ApiModel):
         max_length=8,
         description="Requests in flight, one load after the other.",
         json_schema_extra={
+            "default": [1, 8, 32],
             **validations(
                 ("self.all(x, self.exists_one(y, y == x))", "concurrencies must be distinct"),
-            )
+            ),
         },
     )
     requests: int = Field(default=64, ge=1, le=100_000, description="Requests of each concurrency.")
@@ -486,35 +507,13 @@ class DrafterRunSpec(ApiModel):
     model_config = ApiModel.model_config | {
         "json_schema_extra": validations(
             (
-                "!has(self.benchmark) || !has(self.benchmark.objectiveConcurrency)"
+                "!has(self.benchmark.objectiveConcurrency)"
                 " || self.benchmark.objectiveConcurrency in self.benchmark.concurrencies",
                 "benchmark.objectiveConcurrency must be one of benchmark.concurrencies",
             ),
             (
-                "!has(self.training) || self.training.minimumPackedSequenceLength"
-                " <= self.training.packedSequenceLength",
+                "self.training.minimumPackedSequenceLength <= self.training.packedSequenceLength",
                 "training.minimumPackedSequenceLength must not exceed packedSequenceLength",
-            ),
-            *(
-                (
-                    f"has(self.{field}) == has(oldSelf.{field})"
-                    f" && (!has(self.{field}) || self.{field} == oldSelf.{field})",
-                    f"{field} is immutable: make a new DrafterRun",
-                )
-                for field in ("target", "storage", "data", "hiddenStates", "training")
-            ),
-            *(
-                (
-                    f"!has(self.serving) || !has(oldSelf.serving)"
-                    f" || self.serving.{field} == oldSelf.serving.{field}",
-                    f"serving.{field} is immutable: make a new DrafterRun",
-                )
-                for field in ("depths", "baseline", "tensorParallelSize", "engine", "dtype")
-            ),
-            (
-                "has(self.benchmark) == has(oldSelf.benchmark)"
-                " && (!has(self.benchmark) || self.benchmark == oldSelf.benchmark)",
-                "benchmark is immutable: make a new DrafterRun",
             ),
         )
     }

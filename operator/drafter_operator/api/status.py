@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from drafter_operator.api.base import ApiModel, validations
+from drafter_operator.api.base import ApiModel
 
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 """RFC 3339 time in UTC."""
@@ -231,16 +231,3 @@ class DrafterRunStatus(ApiModel):
     )
     best: Best | None = Field(default=None, description="Winner.")
     promoted: Promoted | None = Field(default=None, description="What is served.")
-
-
-RUN_RULES = validations(
-    (
-        "size(self.metadata.name) <= 40",
-        "metadata.name must have at most 40 characters: names of child objects are made from it",
-    ),
-    (
-        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        "metadata.name must be a DNS label that starts with a letter, as Service names must",
-    ),
-)
-"""CEL rules on the whole object; the API server offers ``metadata.name`` at the root only."""

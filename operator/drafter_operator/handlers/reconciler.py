@@ -1,0 +1,159 @@
+"""When a run is looked at: on events, on a resync, and again after an error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import aiohttp
+import pydantic
+
+from drafter_operator import metrics
+from drafter_operator.api.status import DrafterRunStatus, Phase
+from drafter_operator.cluster.api import ApiError, KubernetesApi
+from drafter_operator.cluster.effect import carry_out
+from drafter_operator.cluster.observe import observe
+from drafter_operator.lifecycle.decide import decide
+from drafter_operator.resources.settings import OperatorSettings
+from drafter_operator.run import Run
+
+FIRST_BACKOFF_SECONDS = 1.0
+LONGEST_BACKOFF_SECONDS = 300.0
+ACTIVE_PHASES = (Phase.PENDING, Phase.RUNNING)
+
+logger = logging.getLogger("drafter_operator")
+
+Key = tuple[str, str]
+"""Namespace and name of a run."""
+
+
+@dataclasses.dataclass
+class _Wish:
+    """A run that wants to be looked at, and how often it failed in a row."""
+
+    due: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    failures: int = 0
+    task: asyncio.Task[None] | None = None
+
+
+class Reconciler:
+    """Runs one pass at a time for each run.
+
+    Parameters
+    ----------
+    api
+        The API server.
+    settings
+        What the administrator set.
+    active_seconds
+        Time between two looks at a run that is at work: its progress comes from its Pods.
+    resync_seconds
+        Time between two looks at any run, so that a lost event does no lasting harm.
+    """
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        settings: OperatorSettings,
+        *,
+        active_seconds: float,
+        resync_seconds: float,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._api = api
+        self._settings = settings
+        self._active_seconds = active_seconds
+        self._resync_seconds = resync_seconds
+        self._clock = clock
+        self._wishes: dict[Key, _Wish] = {}
+        self._http: aiohttp.ClientSession | None = None
+        self.last_alive = time.monotonic()
+
+    async def start(self) -> None:
+        """Open the connection to the Pods."""
+        self._http = aiohttp.ClientSession()
+
+    async def stop(self) -> None:
+        """End every pass; each writes its status last and once, so that nothing is half done."""
+        tasks = [wish.task for wish in self._wishes.values() if wish.task is not None]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if self._http is not None:
+            await self._http.close()
+
+    def wake(self, key: Key) -> None:
+        """Look at a run soon."""
+        wish = self._wishes.setdefault(key, _Wish())
+        wish.due.set()
+        if wish.task is None or wish.task.done():
+            wish.task = asyncio.create_task(self._look_after(key, wish))
+
+    def keys(self) -> list[Key]:
+        """Return the runs that are looked after."""
+        return list(self._wishes)
+
+    async def _look_after(self, key: Key, wish: _Wish) -> None:
+        while True:
+            wish.due.clear()
+            pause = await self._pass(key, wish)
+            if pause is None:
+                self._wishes.pop(key, None)
+                metrics.forget_run(*key)
+                return
+            self.last_alive = time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wish.due.wait(), pause)
+
+    async def _pass(self, key: Key, wish: _Wish) -> float | None:
+        """Do one pass; return the seconds until the next, or None if the run is gone."""
+        namespace, name = key
+        try:
+            with metrics.RECONCILE_DURATION.time():
+                status = await self._reconcile(namespace, name)
+        except (ApiError, aiohttp.ClientError, pydantic.ValidationError) as error:
+            return self._failed(key, wish, error)
+        except Exception as error:
+            # A fault of the operator must not end the care for this run, nor for any other.
+            logger.exception("the pass failed", extra={"namespace": namespace, "run": name})
+            return self._failed(key, wish, error)
+        wish.failures = 0
+        if status is None:
+            return None
+        return self._active_seconds if status.phase in ACTIVE_PHASES else self._resync_seconds
+
+    def _failed(self, key: Key, wish: _Wish, error: Exception) -> float:
+        wish.failures += 1
+        metrics.RECONCILE_ERRORS.labels(kind=type(error).__name__).inc()
+        pause = min(FIRST_BACKOFF_SECONDS * 2.0 ** (wish.failures - 1), LONGEST_BACKOFF_SECONDS)
+        logger.error(
+            "%s; looking again in %.0f s",
+            error,
+            pause,
+            extra={"namespace": key[0], "run": key[1]},
+        )
+        return pause
+
+    async def _reconcile(self, namespace: str, name: str) -> DrafterRunStatus | None:
+        assert self._http is not None, "the reconciler was not started"
+        body = await self._api.get("DrafterRun", namespace, name)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return None
+        run = Run.from_object(body)
+        observed = await observe(self._api, self._http, run)
+        decision = decide(run, observed, self._clock(), self._settings)
+        await carry_out(self._api, run, decision)
+        for transition in decision.transitions:
+            logger.info(
+                transition.message,
+                extra={"namespace": namespace, "run": name, "step": decision.status.step},
+            )
+        metrics.show_run(namespace, name, decision.status)
+        return decision.status
