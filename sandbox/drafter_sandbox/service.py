@@ -13,8 +13,9 @@ from drafter_sandbox.admission import ServerAdmission
 from drafter_sandbox.auth import ADMINISTRATOR, Authenticator, kubeconfig, write_private
 from drafter_sandbox.certificates import server_certificate, server_context
 from drafter_sandbox.expiry import expire_for_ever
-from drafter_sandbox.http import ApiServer, LogSource
+from drafter_sandbox.http import ApiServer
 from drafter_sandbox.store import Store
+from drafter_sandbox.streams import LogSource
 
 HOST = "127.0.0.1"
 
@@ -107,7 +108,7 @@ class Sandbox:
     def serve_logs(self, source: LogSource) -> None:
         """Let ``kubectl logs`` read from a source."""
         if self._server is not None:
-            self._server.logs = source
+            self._server.serve_logs(source)
 
     async def _listen(self, server: ApiServer) -> int:
         """Listen on the wanted port, or on the last one so that kubeconfigs stay valid."""

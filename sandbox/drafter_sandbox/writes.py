@@ -47,6 +47,9 @@ class Writer:
         body = self._checked(body)
         body["metadata"].pop("managedFields", None)
         self._check_fields(body)
+        # A Node reports itself; what else is created has no state yet.
+        if self._resource.has_status and self._resource.kind != "Node":
+            body.pop("status", None)
         return self._store.create(
             self._resource.plural,
             self._target.namespace,
