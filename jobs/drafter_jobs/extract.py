@@ -266,7 +266,8 @@ def _compute(
             ExitCode.INVALID_INPUT, Reason.TARGET_INVALID, f"target {arguments.target}: {error}"
         ) from None
     dtype = getattr(torch, arguments.dtype)
-    failed = []
+    failed: list[int] = []
+    passed = 0
     lengths = [len(work.samples[row]) for row in work.missing]
     for batch in batches_by_tokens(lengths, arguments.batch_tokens):
         rows = [work.missing[index] for index in batch]
@@ -285,6 +286,8 @@ def _compute(
             _SAMPLES.labels("written").inc()
             _TOKENS.inc(len(ids))
             _BYTES.inc(len(content))
+        passed += len(rows)
+        log("batch extracted", samples=len(rows), done=passed, of=len(work.missing))
     return sorted(failed)
 
 

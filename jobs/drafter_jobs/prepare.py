@@ -159,6 +159,7 @@ def answer(
                 journal.add([(open_samples[row].id, response)])
                 progress.advance()
                 _count_written(response)
+        log("batch answered", samples=len(batch), answered=len(journal.responses))
 
 
 def write_dataset(samples: Sequence[Sample], directory: Path) -> Counter[int]:
