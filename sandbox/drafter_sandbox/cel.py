@@ -210,6 +210,8 @@ def to_cel(schema: Schema, value: Any) -> Any:
 
 
 _ABSENT: Any = object()
+# As the API server names the whole object.
+_ROOT = "<nil>"
 
 
 def check_rules(schema: Schema, value: Any, old: Any = None) -> list[Cause]:
@@ -239,18 +241,25 @@ def _check(schema: Schema, value: Any, old: Any, path: str) -> list[Cause]:
     if value is None:
         return []
     causes: list[Cause] = []
-    for rule in schema.get(RULES) or []:
-        cause = _apply(rule, schema, value, old, path)
-        if cause is not None:
-            causes.append(cause)
+    rules = schema.get(RULES) or []
+    if old is not _ABSENT and value == old:
+        # What has not changed is not held to rules that came later, as in Kubernetes.
+        rules = [rule for rule in rules if _TRANSITION.search(rule["rule"])]
+    if rules:
+        now = to_cel(schema, value)
+        before = _ABSENT if old is _ABSENT else to_cel(schema, old)
+        for rule in rules:
+            cause = _apply(rule, schema, now, before, path)
+            if cause is not None:
+                causes.append(cause)
     if isinstance(value, dict):
         for name, item in value.items():
             if name == "metadata" and (path == "" or schema.get(EMBEDDED)):
                 continue
             below = property_schema(schema, name)
             if below is not None:
-                before = old.get(name, _ABSENT) if isinstance(old, dict) else _ABSENT
-                causes += _check(below, item, before, child(path, name))
+                earlier = old.get(name, _ABSENT) if isinstance(old, dict) else _ABSENT
+                causes += _check(below, item, earlier, child(path, name))
     elif isinstance(value, list):
         items = item_schema(schema)
         for index, item in enumerate(value):
@@ -269,28 +278,30 @@ def _previous(schema: Schema, item: Any, old: Any) -> Any:
     return _ABSENT
 
 
-def _apply(rule: dict[str, Any], schema: Schema, value: Any, old: Any, path: str) -> Cause | None:
+def _apply(rule: dict[str, Any], schema: Schema, now: Any, before: Any, path: str) -> Cause | None:
+    """Return what a rule says of a value, given as CEL sees it, or None if it holds."""
     expression = rule["rule"]
-    context: dict[str, Any] = {"self": to_cel(schema, value)}
+    context: dict[str, Any] = {"self": now}
     if _TRANSITION.search(expression):
-        present = old is not _ABSENT
+        present = before is not _ABSENT
         if rule.get("optionalOldSelf"):
-            held = to_cel(schema, old) if present else None
-            context["oldSelf"] = OptionalValue(held, present)
+            context["oldSelf"] = OptionalValue(before if present else None, present)
         elif not present:
             return None
         else:
-            context["oldSelf"] = to_cel(schema, old)
+            context["oldSelf"] = before
     kind = schema.get("type", "object")
     try:
         if _program(expression).evaluate(context):
             return None
     except celpy.CELEvalError as error:
         reason = error.args[0] if error.args else "evaluation failed"
-        return Cause(path, f'Invalid value: "{kind}": {reason} evaluating rule: {expression}')
+        return Cause(
+            path or _ROOT, f'Invalid value: "{kind}": {reason} evaluating rule: {expression}'
+        )
     message = _message(rule, context)
     where = path + _relative(rule.get("fieldPath") or "")
-    where = where.removeprefix(".")
+    where = where.removeprefix(".") or _ROOT
     cause = rule.get("reason") or "FieldValueInvalid"
     prefix = {
         "FieldValueForbidden": "Forbidden",

@@ -102,6 +102,24 @@ class Collector:
             self.finish_owner(owner["uid"])
         self._finish_container(resource, body)
 
+    def resume(self) -> None:
+        """Carry on with the deletions that the last end of the process interrupted."""
+        for entry in self._store.entries():
+            found = self._store.at(entry)
+            if found is None or not found[1]["metadata"].get("deletionTimestamp"):
+                continue
+            resource, body = found
+            meta = body["metadata"]
+            finalizers = meta.get("finalizers") or []
+            if ORPHAN in finalizers:
+                self.orphan_dependents(meta["uid"])
+                self.drop_finalizer(resource, body, ORPHAN)
+            if FOREGROUND in finalizers:
+                self.delete_dependents(meta["uid"])
+                self.finish_owner(meta["uid"])
+            self.delete_contents(resource, body)
+            self._finish(entry)
+
     # Owners that do not exist
 
     def suspect(self, *entries: Entry) -> None:
@@ -149,6 +167,10 @@ class Collector:
         if resource.custom:
             waiting.append((CRD_GROUP, CRD_PLURAL, "", resource.key))
         for entry in waiting:
-            found = self._store.at(entry)
-            if found and found[1]["metadata"].get("deletionTimestamp"):
-                self._store.replace(found[0], found[1], copy_tree(found[1]))
+            self._finish(entry)
+
+    def _finish(self, entry: Entry) -> None:
+        """Remove an object that is being deleted if nothing holds it any more."""
+        found = self._store.at(entry)
+        if found and found[1]["metadata"].get("deletionTimestamp"):
+            self._store.replace(found[0], found[1], copy_tree(found[1]))

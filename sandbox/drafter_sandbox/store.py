@@ -542,5 +542,6 @@ class Store:
         self._collector.removed(resource, body)
 
     def collect_garbage(self) -> None:
-        """Delete the objects whose owners went while nobody looked."""
+        """Finish the deletions that the last end of the process left half done."""
+        self._collector.resume()
         self._collector.collect()

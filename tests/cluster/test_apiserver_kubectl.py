@@ -395,6 +395,12 @@ def test_invalid_objects_are_refused_with_the_field(api: RunningSandbox, namespa
     )
 
 
+def test_a_copy_of_a_finished_job_is_not_finished(api: RunningSandbox, namespace: str) -> None:
+    copied = {**job("copied"), "status": {"succeeded": 1}}
+    api.apply(copied, arguments=["-n", namespace])
+    assert "succeeded" not in api.get("job", "copied", "-n", namespace).get("status", {})
+
+
 def test_fixed_fields_stay_fixed(api: RunningSandbox, namespace: str) -> None:
     api.apply(job("work"), deployment("web"), arguments=["-n", namespace])
     changed = json.dumps(

@@ -90,17 +90,19 @@ def test_a_rule_that_holds_has_no_message(rule: str) -> None:
 
 
 def test_messages_paths_and_reasons() -> None:
-    assert messages("self.count > 5") == [': Invalid value: "object": failed rule: self.count > 5']
+    assert messages("self.count > 5") == [
+        '<nil>: Invalid value: "object": failed rule: self.count > 5'
+    ]
     assert messages({"rule": "false", "message": "no", "fieldPath": ".count"}) == [
         'count: Invalid value: "object": no'
     ]
     assert messages({"rule": "false", "message": "no", "reason": "FieldValueForbidden"}) == [
-        ": Forbidden: no"
+        "<nil>: Forbidden: no"
     ]
     dynamic = {"rule": "false", "messageExpression": "'count is ' + string(self.count)"}
-    assert messages(dynamic) == [': Invalid value: "object": count is 3']
+    assert messages(dynamic) == ['<nil>: Invalid value: "object": count is 3']
     broken = {"rule": "false", "messageExpression": "self.missing", "message": "fixed"}
-    assert messages(broken) == [': Invalid value: "object": fixed']
+    assert messages(broken) == ['<nil>: Invalid value: "object": fixed']
 
 
 def test_a_rule_that_cannot_be_evaluated_is_broken() -> None:
@@ -151,6 +153,11 @@ def test_transition_rules_of_nested_values_compare_with_their_own_past() -> None
     changed = {"fixed": [2], "parts": [{"name": "new", "n": 0}, {"name": "b", "n": 1}]}
     fields = [cause.field for cause in check_rules(schema, changed, old)]
     assert fields == ["fixed", "parts[1]"]
+
+
+def test_what_has_not_changed_is_not_held_to_newer_rules() -> None:
+    assert messages("self.count > 5", old=VALUE) == []
+    assert len(messages("self.count > 5", old={**VALUE, "text": "other"})) == 1
 
 
 def test_what_is_no_expression_is_found_out_early() -> None:
