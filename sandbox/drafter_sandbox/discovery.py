@@ -117,7 +117,7 @@ def aggregated(registry: Registry, *, core: bool) -> Body:
     for name, versions in named.items():
         items.append(
             {
-                "metadata": {"name": name} if name else {"name": None},
+                "metadata": {"name": name} if name else {},
                 "versions": [
                     {
                         "version": version,
@@ -132,8 +132,6 @@ def aggregated(registry: Registry, *, core: bool) -> Body:
                 ],
             }
         )
-        if not name:
-            items[-1]["metadata"] = {"creationTimestamp": None}
     return {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",

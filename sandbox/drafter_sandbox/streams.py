@@ -37,7 +37,6 @@ class LogSource(Protocol):
         tail_lines: int | None,
         previous: bool,
         since_seconds: int | None = None,
-        timestamps: bool = False,
     ) -> AsyncIterator[bytes]:
         """Yield a container's output; raise ``ApiError`` first if it has none."""
 
@@ -183,7 +182,6 @@ async def stream_logs(
         tail_lines=number(query, "tailLines"),
         previous=flag(query, "previous"),
         since_seconds=number(query, "sinceSeconds"),
-        timestamps=flag(query, "timestamps"),
     )
     # The first piece tells whether there is a log, before the status is sent.
     first = await anext(output, b"")

@@ -61,7 +61,6 @@ async def test_logs_come_from_the_node_and_follow_it(tmp_path: Path) -> None:
             "tail_lines": 5,
             "previous": False,
             "since_seconds": 10,
-            "timestamps": False,
         }
         following = await kubectl("logs", "-f", "pod", "-c", "first")
         assert following.stdout is not None
