@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -68,8 +70,15 @@ class Sandbox:
         Raises
         ------
         SandboxError
-            When another sandbox uses the folder or the port is taken.
+            When the folder is in use or unusable, or the port is taken.
         """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
         state = self._settings.state
         try:
             state.mkdir(parents=True, exist_ok=True)
@@ -79,15 +88,28 @@ class Sandbox:
                 f"the state folder {state} cannot be written ({error.strerror}): choose another"
                 " with --state"
             ) from error
-        self.store = Store(state / "objects.sqlite", ServerAdmission())
-        authenticator = Authenticator(state / "tokens.json")
-        certificate, key = server_certificate(state)
-        self._server = ApiServer(self.store, authenticator, server_context(certificate, key))
+        try:
+            self.store = Store(state / "objects.sqlite", ServerAdmission())
+            authenticator = Authenticator(state / "tokens.json")
+            certificate, key = server_certificate(state)
+            tls = server_context(certificate, key)
+        except (sqlite3.DatabaseError, ValueError, OSError) as error:
+            raise SandboxError(
+                f"the state in {state} cannot be read ({error}): remove the folder, or choose"
+                " another with --state"
+            ) from error
+        self._server = ApiServer(self.store, authenticator, tls)
         port = await self._listen(self._server)
         self.url = f"https://{HOST}:{port}"
-        self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
         token = authenticator.token_for(ADMINISTRATOR)
-        write_private(self.kubeconfig, kubeconfig(self.url, token, certificate))
+        try:
+            self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+            write_private(self.kubeconfig, kubeconfig(self.url, token, certificate))
+        except OSError as error:
+            raise SandboxError(
+                f"the kubeconfig {self.kubeconfig} cannot be written ({error.strerror}): choose"
+                " another place with --kubeconfig"
+            ) from error
         if self._settings.images is not None:
             from drafter_sandbox.node import Node
 
@@ -115,18 +137,17 @@ class Sandbox:
         remembered = self._settings.state / "port"
         wanted = self._settings.port
         if wanted == 0 and remembered.exists():
-            last = int(remembered.read_text(encoding="utf-8"))
             try:
-                return await server.start(HOST, last)
-            except OSError:
+                return await server.start(HOST, int(remembered.read_text(encoding="utf-8")))
+            except (OSError, ValueError, OverflowError):
                 await server.stop()
         try:
             port = await server.start(HOST, wanted)
         except OSError as error:
-            await self.stop()
+            in_use = error.errno == errno.EADDRINUSE
+            why = "is in use by another program" if in_use else f"cannot be used ({error.strerror})"
             raise SandboxError(
-                f"port {wanted} is in use by another program: choose another with --port, or"
-                " --port 0 for any free one"
+                f"port {wanted} {why}: choose another with --port, or --port 0 for any free one"
             ) from error
         remembered.write_text(f"{port}\n", encoding="utf-8")
         return port

@@ -258,6 +258,20 @@ def test_a_second_sandbox_says_what_is_in_the_way(tmp_path: Path) -> None:
         first.stop()
 
 
+@pytest.mark.parametrize("name", ["objects.sqlite", "tokens.json", "server.crt"])
+def test_state_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    sandbox = RunningSandbox(tmp_path / "state").start()
+    sandbox.stop()
+    for path in sandbox.state.glob(f"{name}*"):
+        path.write_bytes(b"damaged" * 1000)
+    arguments = ["start", "--state", str(sandbox.state)]
+    done = sandbox.run("drafter-sandbox", *arguments, check=False)
+    assert done.returncode == 1
+    assert "cannot be read" in done.stderr
+    assert "--state" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_kopf_operator_lives_a_whole_life(
     api: RunningSandbox, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
