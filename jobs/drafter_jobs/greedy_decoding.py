@@ -17,6 +17,8 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from drafter_jobs.shared_prefix import attends_in_full, shared_prefix
+
 ATTENTION = "drafter-grouped-sdpa"
 """Name under which transformers knows :func:`_grouped_attention`."""
 
@@ -158,13 +160,12 @@ class _ReservedLayer(DynamicLayer):  # type: ignore[misc]
 
 def _begin(model: Any, prompts: Sequence[Prompt]) -> tuple[Cache, int]:
     """Return a cache for the batch and the length of the shared prefix it holds already."""
-    config = model.config.get_text_config(decoder=True)
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
+    if not attends_in_full(model.config):
         # A window counts columns, so that padding inside the row would shorten it.
         return DynamicCache(config=model.config), 0
+    layers = model.config.get_text_config(decoder=True).num_hidden_layers
     capacity = max(len(p.token_ids) for p in prompts) + max(p.limit for p in prompts)
-    cache = Cache(layers=[_ReservedLayer(capacity) for _ in range(config.num_hidden_layers)])
+    cache = Cache(layers=[_ReservedLayer(capacity) for _ in range(layers)])
     shared = shared_prefix([prompt.token_ids for prompt in prompts])
     if shared:
         with torch.inference_mode():
@@ -172,14 +173,6 @@ def _begin(model: Any, prompts: Sequence[Prompt]) -> tuple[Cache, int]:
             model(input_ids=prefix, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache.reorder_cache(torch.zeros(len(prompts), dtype=torch.long, device=model.device))
     return cache, shared
-
-
-def shared_prefix(rows: Sequence[Sequence[int]]) -> int:
-    """Length of the longest common prefix that leaves each row at least one token."""
-    first, last = (bound(rows, key=list) for bound in (min, max))
-    limit = min(len(row) for row in rows) - 1
-    pairs = zip(first[:limit], last[:limit], strict=True)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), limit)
 
 
 def _grouped_attention(

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from transformers.cache_utils import DynamicCache
+
+from drafter_jobs.shared_prefix import attends_in_full, shared_prefix
 
 FINAL_NORM_NAMES = ("norm", "final_layernorm", "ln_f")
 
@@ -47,6 +50,7 @@ class LayerCapture:
             )
         self._captured: dict[int, torch.Tensor] = {}
         self._device = model.device
+        self._shares = attends_in_full(model.config)
         modules = [*(self._decoder.layers[layer] for layer in layers), norm]
         self._hooks = [
             module.register_forward_pre_hook(self._keep(slot), with_kwargs=True)
@@ -57,7 +61,8 @@ class LayerCapture:
         """Compute the hidden states of a batch.
 
         Rows are padded on the right: attention is causal, so that no token sees the padding,
-        and positions are those of the row alone.
+        and positions are those of the row alone. What all rows begin with, mostly the chat
+        template's system prompt, is computed once.
 
         Parameters
         ----------
@@ -69,17 +74,31 @@ class LayerCapture:
         list of torch.Tensor
             ``[T, A + 1, H]`` for each sample, on the CPU.
         """
+        shared = shared_prefix(samples) if self._shares and len(samples) > 1 else 0
+        cache = DynamicCache(config=self._decoder.config) if shared else None
         width = max(len(sample) for sample in samples)
-        ids = torch.zeros(len(samples), width, dtype=torch.long)
+        ids = torch.zeros(len(samples), width - shared, dtype=torch.long)
         for row, sample in enumerate(samples):
-            ids[row, : len(sample)] = torch.tensor(sample)
+            ids[row, : len(sample) - shared] = torch.tensor(sample[shared:])
+        states = []
+        if cache is not None:
+            prefix = self._forward(torch.tensor([samples[0][:shared]]), cache)
+            cache.batch_repeat_interleave(len(samples))
+            states.append(prefix.expand(len(samples), -1, -1, -1))
+        states.append(self._forward(ids, cache))
+        whole = torch.cat(states, dim=1)
+        return [whole[row, : len(sample)] for row, sample in enumerate(samples)]
+
+    def _forward(self, ids: torch.Tensor, cache: DynamicCache | None) -> torch.Tensor:
+        """Return ``[B, T, A + 1, H]`` on the CPU."""
         self._captured.clear()
         with torch.inference_mode():
-            self._decoder(input_ids=ids.to(self._device), use_cache=False)
-            slots = [self._captured[slot] for slot in range(len(self._hooks))]
-            states = torch.stack([slot.to(slots[-1].device) for slot in slots], dim=2).cpu()
+            self._decoder(
+                input_ids=ids.to(self._device), past_key_values=cache, use_cache=cache is not None
+            )
+            slots = [self._captured[slot].cpu() for slot in range(len(self._hooks))]
         self._captured.clear()
-        return [states[row, : len(sample)] for row, sample in enumerate(samples)]
+        return torch.stack(slots, dim=2)
 
     def close(self) -> None:
         """Take the hooks off the model."""

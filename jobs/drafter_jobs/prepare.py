@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import io
 import json
 import sys
 from collections import Counter
@@ -197,7 +198,10 @@ def write_dataset(samples: Sequence[Sample], directory: Path) -> Counter[int]:
     datasets.disable_progress_bars()
     table.with_format("torch").save_to_disk(directory)
     counts = response_token_counts(zip(columns["input_ids"], columns["loss_mask"], strict=True))
-    torch.save(dict(sorted(counts.items())), directory / TOKEN_FREQUENCIES)
+    # Through memory, since torch hides the reason when the disk is full.
+    frequencies = io.BytesIO()
+    torch.save(dict(sorted(counts.items())), frequencies)
+    write_atomically(directory / TOKEN_FREQUENCIES, frequencies.getvalue())
     return counts
 
 

@@ -154,7 +154,7 @@ def load_tokenizer(target: str, revision: str | None, trust_remote_code: bool) -
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise invalid_target(
-            f"the tokenizer of target {target} cannot be loaded: {error}"
+            f"the tokenizer of target {target} cannot be loaded: {_summary(error)}"
         ) from None
 
 
@@ -189,8 +189,13 @@ def load_model(
             device_map="auto" if device == "cuda" else None,
         )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise invalid_target(f"target {target} cannot be loaded: {error}") from None
+        raise invalid_target(f"target {target} cannot be loaded: {_summary(error)}") from None
     return model.eval()
+
+
+def _summary(error: Exception) -> str:
+    """Return the first line of an error of transformers, which may write paragraphs."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def compute_dtype(wanted: str, device: str, stored: str) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_process import Ended, run_here, start, wait_for_event
 
 from drafter_jobs import extract
 from drafter_jobs.hidden_state_files import StateShape, find_damage, human_bytes, state_path
 from drafter_jobs.job import JobError
+from job_process import Ended, run_here, start, wait_for_event
 
 LENGTHS = [7, 31, 12, 31, 5, 18, 2, 24, 9, 16]
 SHAPE = StateShape(vectors=4, hidden_size=64, dtype="float32")
@@ -74,12 +74,13 @@ def files(directory: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_a_padded_batch_gives_what_each_row_gives_alone(model: Any) -> None:
+@pytest.mark.parametrize("beginning", [[], [3, 14, 15, 92]])
+def test_a_padded_batch_gives_what_each_row_gives_alone(model: Any, beginning: list[int]) -> None:
     import torch
 
     from drafter_jobs.layer_capture import LayerCapture
 
-    rows = [token_ids(row) for row in range(len(LENGTHS))]
+    rows = [beginning + token_ids(row) for row in range(len(LENGTHS))]
     capture = LayerCapture(model, [2, 4, 5])
     together = capture.run(rows)
     for row, states in zip(rows, together, strict=True):
@@ -195,7 +196,7 @@ def test_a_killed_extraction_resumes_without_doing_anything_twice(
     assert process.wait() == exit_code
     output = tmp_path / "hidden-states"
     finished = files(output)
-    assert 3 <= len(finished)
+    assert len(finished) >= 3
     assert not (output / "extract.json").exists() or len(finished) == 10
     if kill == signal.SIGTERM:
         assert json.loads(log.read_bytes())["reason"] == "Interrupted"

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_process import Ended, run_here, start, wait_for_event
 
 from drafter_jobs import prepare
 from drafter_jobs.draft_vocabulary import (
@@ -16,6 +15,7 @@ from drafter_jobs.draft_vocabulary import (
 )
 from drafter_jobs.length_batches import batches_by_rows, batches_by_tokens
 from drafter_jobs.response_journal import ResponseJournal
+from job_process import Ended, run_here, start, wait_for_event
 
 QUESTIONS = [
     "What is fog?",
