@@ -1,0 +1,177 @@
+"""The sandbox's node: a scheduler, controllers and a kubelet that runs Pods as local processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+
+from drafter_sandbox.auth import Authenticator, kubeconfig, write_private
+from drafter_sandbox.certificates import server_certificate
+from drafter_sandbox.node.claims import ClaimController, ensure_storage_class
+from drafter_sandbox.node.deployments import DeploymentController, ReplicaSetController
+from drafter_sandbox.node.images import load_images
+from drafter_sandbox.node.jobs import JobController
+from drafter_sandbox.node.kubelet import Kubelet
+from drafter_sandbox.node.logs import PodLogs
+from drafter_sandbox.node.loops import ControllerLoop
+from drafter_sandbox.node.placement import PlacementController
+from drafter_sandbox.node.pod_worker import NodeServices
+from drafter_sandbox.node.processes import STATE_MARK, kill_marked
+from drafter_sandbox.node.recorder import EventRecorder
+from drafter_sandbox.node.services import ServiceController
+from drafter_sandbox.store import Store
+
+NODE_NAME = "sandbox"
+BACKOFF_VARIABLE = "DRAFTER_SANDBOX_BACKOFF_SECONDS"
+"""Environment variable that shortens the pauses after failures; Kubernetes has 10 s."""
+
+STOP_GRACE_SECONDS = 5.0
+MAXIMUM_PODS = 110
+
+
+class Node:
+    """The only node.
+
+    Parameters
+    ----------
+    state
+        Folder of the sandbox.
+    images
+        File with the table of images.
+    url
+        The API server, for kubeconfigs of ServiceAccounts.
+    cpus, memory
+        What the node offers; None takes the machine's.
+    tokens
+        Makes the tokens of ServiceAccounts.
+
+    Raises
+    ------
+    ImageTableError
+        The table of images cannot be used.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        state: Path,
+        images: Path,
+        url: str,
+        *,
+        cpus: float | None,
+        memory: str | None,
+        tokens: Authenticator,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._images = load_images(images)
+        self._url = url
+        self._cpus = cpus
+        self._memory = memory
+        self._tokens = tokens
+        self.logs = PodLogs(store, state / "pods")
+        self._services = ServiceController(store, state / "hosts")
+        self._http: aiohttp.ClientSession | None = None
+        self._kubelet: Kubelet | None = None
+        self._loops: list[ControllerLoop] = []
+
+    async def start(self) -> None:
+        """Register the node and begin to run Pods, resuming those of the last start."""
+        kill_marked(STATE_MARK, str(self._state))
+        self._register()
+        ensure_storage_class(self._store)
+        self._http = aiohttp.ClientSession()
+        backoff = float(os.environ.get(BACKOFF_VARIABLE, "10"))
+        self._kubelet = Kubelet(
+            self._store,
+            NODE_NAME,
+            NodeServices(
+                store=self._store,
+                state=self._state,
+                images=self._images,
+                logs=self.logs,
+                events=EventRecorder(self._store, "kubelet"),
+                http=self._http,
+                kubeconfig_for=self._kubeconfig_for,
+                hosts_for=self._services.hosts_for,
+                backoff_seconds=backoff,
+            ),
+        )
+        pods, jobs = ("", "pods"), ("batch", "jobs")
+        claims, volumes = ("", "persistentvolumeclaims"), ("", "persistentvolumes")
+        deployments, sets = ("apps", "deployments"), ("apps", "replicasets")
+        placement = PlacementController(
+            self._store, NODE_NAME, EventRecorder(self._store, "default-scheduler")
+        )
+        claim_controller = ClaimController(self._store, self._state / "volumes")
+        for name, kinds, reconcile in (
+            ("claims", [claims, volumes], claim_controller.reconcile),
+            ("jobs", [jobs, pods], JobController(self._store, backoff).reconcile),
+            ("deployments", [deployments, sets], DeploymentController(self._store).reconcile),
+            ("replicasets", [sets, pods], ReplicaSetController(self._store).reconcile),
+            ("scheduler", [pods, claims], placement.reconcile),
+            ("kubelet", [pods], self._kubelet.reconcile),
+            ("services", [("", "services"), ("", "namespaces"), pods], self._services.reconcile),
+        ):
+            loop = ControllerLoop(name, self._store, kinds, reconcile)
+            self._loops.append(loop)
+            loop.start()
+
+    async def stop(self) -> None:
+        """End the Pods' processes; the objects stay for the next start."""
+        for loop in self._loops:
+            await loop.stop()
+        if self._kubelet is not None:
+            await self._kubelet.stop(STOP_GRACE_SECONDS)
+        await self._services.stop()
+        if self._http is not None:
+            await self._http.close()
+
+    def _register(self) -> None:
+        memory = self._memory or f"{psutil.virtual_memory().total // 1024}Ki"
+        cpus = self._cpus or len(os.sched_getaffinity(0))
+        amounts = {"cpu": f"{cpus:g}", "memory": memory, "pods": str(MAXIMUM_PODS)}
+        if self._store.get("nodes", None, NODE_NAME) is None:
+            self._store.create(
+                "nodes",
+                None,
+                {
+                    "metadata": {
+                        "name": NODE_NAME,
+                        "labels": {
+                            "kubernetes.io/hostname": NODE_NAME,
+                            "kubernetes.io/os": "linux",
+                        },
+                    },
+                    "spec": {},
+                },
+            )
+
+        def change(status: dict[str, Any]) -> None:
+            status.update(
+                capacity=amounts,
+                allocatable=amounts,
+                conditions=[
+                    {
+                        "type": "Ready",
+                        "status": "True",
+                        "reason": "KubeletReady",
+                        "message": "the sandbox runs Pods as local processes",
+                    }
+                ],
+                addresses=[{"type": "InternalIP", "address": "127.0.0.1"}],
+            )
+
+        self._store.patch_status("nodes", None, NODE_NAME, change)
+
+    def _kubeconfig_for(self, namespace: str, account: str) -> Path:
+        path = self._state / "service-accounts" / f"{namespace}.{account}"
+        token = self._tokens.token_for(f"system:serviceaccount:{namespace}:{account}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        certificate, _ = server_certificate(self._state)
+        write_private(path, kubeconfig(self._url, token, certificate))
+        return path
