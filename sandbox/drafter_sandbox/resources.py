@@ -24,8 +24,6 @@ class ResourceType:
         subresource use ``.spec.replicas`` and ``.status.replicas``.
     columns
         ``additionalPrinterColumns`` of a CRD's version.
-    served_versions
-        All versions under which the type is served; objects are kept once.
     """
 
     group: str
@@ -52,7 +50,6 @@ class ResourceType:
     schema: dict[str, Any] | None = field(default=None, compare=False, repr=False)
     scale: dict[str, str] | None = field(default=None, compare=False, repr=False)
     columns: tuple[dict[str, Any], ...] = field(default=(), compare=False, repr=False)
-    served_versions: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -262,19 +259,11 @@ class Registry:
             raise no_such_resource()
         return versions[version]
 
-    def by_kind(self, api_version: str, kind: str) -> ResourceType | None:
-        """Return the type of objects with this ``apiVersion`` and ``kind``, or None."""
-        for resource in self.all():
-            if resource.kind == kind and resource.api_version == api_version:
-                return resource
-        return None
-
     def install(self, crd: dict[str, Any]) -> None:
         """Serve the versions of a ``CustomResourceDefinition``."""
         spec = crd["spec"]
         names = spec["names"]
         key = (spec["group"], names["plural"])
-        served = tuple(v["name"] for v in spec["versions"] if v.get("served"))
         versions: dict[str, ResourceType] = {}
         for version in spec["versions"]:
             if version.get("storage"):
@@ -294,7 +283,6 @@ class Registry:
                 schema=custom_schema((version.get("schema") or {}).get("openAPIV3Schema") or {}),
                 scale=sub.get("scale"),
                 columns=tuple(version.get("additionalPrinterColumns") or ()),
-                served_versions=served,
             )
             if version.get("served"):
                 versions[version["name"]] = entry

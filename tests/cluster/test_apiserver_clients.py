@@ -188,6 +188,29 @@ def test_a_pod_on_a_node_is_only_marked_and_one_without_goes_at_once(
     assert core.list_namespaced_pod(namespace).items == []
 
 
+def test_a_pod_is_bound_evicted_and_its_account_gets_a_token(core: Any, namespace: str) -> None:
+    client = kubernetes.client
+    container = client.V1Container(name="c", image="i")
+    core.create_namespaced_pod(
+        namespace,
+        client.V1Pod(
+            metadata=client.V1ObjectMeta(name="pod"), spec=client.V1PodSpec(containers=[container])
+        ),
+    )
+    meta = client.V1ObjectMeta(name="pod")
+    binding = client.V1Binding(metadata=meta, target=client.V1ObjectReference(name="node-1"))
+    core.create_namespaced_pod_binding("pod", namespace, binding, _preload_content=False)
+    assert core.read_namespaced_pod("pod", namespace).spec.node_name == "node-1"
+    eviction = client.V1Eviction(metadata=meta, delete_options=client.V1DeleteOptions())
+    core.create_namespaced_pod_eviction("pod", namespace, eviction, _preload_content=False)
+    assert core.read_namespaced_pod("pod", namespace).metadata.deletion_timestamp
+    request = client.AuthenticationV1TokenRequest(spec=client.V1TokenRequestSpec(audiences=["x"]))
+    token = core.create_namespaced_service_account_token("default", namespace, request).status.token
+    review = client.V1TokenReview(spec=client.V1TokenReviewSpec(token=token))
+    answer = client.AuthenticationV1Api(core.api_client).create_token_review(review)
+    assert answer.status.user.username == f"system:serviceaccount:{namespace}:default"
+
+
 async def test_only_the_token_opens_the_door(api: RunningSandbox) -> None:
     configuration = api.client().configuration
     async with aiohttp.ClientSession(configuration.host) as session:
