@@ -9,13 +9,15 @@ import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from drafter_sandbox.admission import ServerAdmission
 from drafter_sandbox.auth import ADMINISTRATOR, Authenticator, kubeconfig, write_private
 from drafter_sandbox.certificates import server_certificate, server_context
 from drafter_sandbox.expiry import expire_for_ever
 from drafter_sandbox.http import ApiServer
+from drafter_sandbox.node import Node
+from drafter_sandbox.node.images import ImageTableError
 from drafter_sandbox.store import Store
 from drafter_sandbox.streams import LogSource
 
@@ -60,7 +62,7 @@ class Sandbox:
         self.kubeconfig = settings.kubeconfig or settings.state / "kubeconfig"
         self._lock: IO[str] | None = None
         self._server: ApiServer | None = None
-        self._node: Any = None
+        self._node: Node | None = None
         self._expiry: asyncio.Task[None] | None = None
         self.store: Store | None = None
 
@@ -111,17 +113,18 @@ class Sandbox:
                 " another place with --kubeconfig"
             ) from error
         if self._settings.images is not None:
-            from drafter_sandbox.node import Node
-
-            self._node = Node(
-                self.store,
-                state,
-                self._settings.images,
-                self.url,
-                cpus=self._settings.cpus,
-                memory=self._settings.memory,
-                tokens=authenticator,
-            )
+            try:
+                self._node = Node(
+                    self.store,
+                    state,
+                    self._settings.images,
+                    self.url,
+                    cpus=self._settings.cpus,
+                    memory=self._settings.memory,
+                    tokens=authenticator,
+                )
+            except ImageTableError as error:
+                raise SandboxError(str(error)) from error
             self.serve_logs(self._node.logs)
             await self._node.start()
         self.store.collect_garbage()
