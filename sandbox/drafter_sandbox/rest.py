@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import logging
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -32,6 +33,8 @@ from drafter_sandbox.store import Body, Propagation, Store
 from drafter_sandbox.streams import EventEncoder, LogSource, stream_logs, stream_watch
 from drafter_sandbox.validation import validate
 from drafter_sandbox.writes import Writer
+
+_log = logging.getLogger(__name__)
 
 # Clients of these types expect the object that a deletion removed, not a Status.
 _DELETION_RETURNS_OBJECT = frozenset(
@@ -302,18 +305,20 @@ class Resources:
         response.enable_chunked_encoding()
         encode = EventEncoder(request, resource)
         await response.prepare(request)
+        watch = None
         try:
             watch = self.store.watch(resource.plural, resource.group, target.namespace, since)
-        except ApiError as error:
-            # Where the API server answers too: in the stream, not by the status.
-            await response.write(encode.line("ERROR", error.status()))
-            return response
-        try:
             await stream_watch(
                 self.store, response, watch, matches, encode, request, initial=initial
             )
+        except ApiError as error:
+            # Where the API server answers too: in the stream, not by the status.
+            await response.write(encode.line("ERROR", error.status()))
+        except ConnectionResetError:
+            _log.debug("a client left its watch of %s", resource.plural)
         finally:
-            watch.close()
+            if watch is not None:
+                watch.close()
         return response
 
 

@@ -16,6 +16,7 @@ from drafter_sandbox.auth import ADMINISTRATOR, Authenticator, kubeconfig, write
 from drafter_sandbox.certificates import server_certificate, server_context
 from drafter_sandbox.expiry import expire_for_ever
 from drafter_sandbox.http import ApiServer
+from drafter_sandbox.networks import Networks, NetworkTakenError, claim
 from drafter_sandbox.node import Node
 from drafter_sandbox.node.images import ImageTableError
 from drafter_sandbox.store import Store
@@ -61,6 +62,7 @@ class Sandbox:
         self.url = ""
         self.kubeconfig = settings.kubeconfig or settings.state / "kubeconfig"
         self._lock: IO[str] | None = None
+        self._networks: Networks | None = None
         self._server: ApiServer | None = None
         self._node: Node | None = None
         self._expiry: asyncio.Task[None] | None = None
@@ -91,7 +93,15 @@ class Sandbox:
                 " with --state"
             ) from error
         try:
-            self.store = Store(state / "objects.sqlite", ServerAdmission())
+            self._networks = claim(state)
+        except NetworkTakenError as error:
+            raise SandboxError(
+                f"another sandbox uses the addresses {error} of the state folder {state}: stop"
+                " it, or choose another folder with --state"
+            ) from error
+        try:
+            admission = ServerAdmission(self._networks.services)
+            self.store = Store(state / "objects.sqlite", admission)
             authenticator = Authenticator(state / "tokens.json")
             certificate, key = server_certificate(state)
             tls = server_context(certificate, key)
@@ -168,6 +178,9 @@ class Sandbox:
             self.store.close()
         if self._server is not None:
             await self._server.stop()
+        if self._networks is not None:
+            self._networks.release()
+            self._networks = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from time import monotonic
 from typing import Any, Protocol
@@ -188,8 +189,10 @@ async def stream_logs(
     response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
     response.enable_chunked_encoding()
     await response.prepare(request)
-    if first:
-        await response.write(first)
-    async for piece in output:
-        await response.write(piece)
+    # A reader that leaves ends the output, and that is no fault.
+    with contextlib.suppress(ConnectionResetError):
+        if first:
+            await response.write(first)
+        async for piece in output:
+            await response.write(piece)
     return response

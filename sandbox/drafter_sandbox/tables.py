@@ -123,13 +123,16 @@ def pod_status(body: Body) -> str:
 
 
 def _job_status(body: Body) -> str:
-    for condition in (body.get("status") or {}).get("conditions") or []:
-        if condition.get("status") == "True":
-            if condition["type"] in ("Complete", "Failed", "Suspended", "FailureTarget"):
-                return str(condition["type"])
-            if condition["type"] == "SuccessCriteriaMet":
-                return "SuccessCriteriaMet"
-    return "Terminating" if body["metadata"].get("deletionTimestamp") else "Running"
+    conditions = (body.get("status") or {}).get("conditions") or []
+    true = {condition["type"] for condition in conditions if condition.get("status") == "True"}
+    if "Complete" in true or "Failed" in true:
+        return "Complete" if "Complete" in true else "Failed"
+    if body["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    for kind in ("Suspended", "FailureTarget", "SuccessCriteriaMet"):
+        if kind in true:
+            return kind
+    return "Running"
 
 
 def _job_completions(body: Body) -> str:

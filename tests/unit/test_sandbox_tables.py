@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from drafter_sandbox import jsonpath
-from drafter_sandbox.tables import duration, pod_status
+from drafter_sandbox.resources import Registry
+from drafter_sandbox.tables import duration, pod_status, table
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,26 @@ def test_a_pod_has_one_word_for_its_state(status: dict[str, Any], text: str) -> 
 def test_a_deleted_pod_is_terminating() -> None:
     body = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {}}
     assert pod_status(body) == "Terminating"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "text"),
+    [
+        ([], "Running"),
+        (["SuccessCriteriaMet"], "SuccessCriteriaMet"),
+        (["SuccessCriteriaMet", "Complete"], "Complete"),
+        (["FailureTarget", "Failed"], "Failed"),
+        (["Suspended"], "Suspended"),
+    ],
+)
+def test_a_job_has_one_word_for_its_state(conditions: list[str], text: str) -> None:
+    body = {
+        "metadata": {"name": "job"},
+        "spec": {},
+        "status": {"conditions": [{"type": kind, "status": "True"} for kind in conditions]},
+    }
+    (row,) = table(Registry().find("batch", "jobs"), [body], {})["rows"]
+    assert row["cells"][1] == text
 
 
 @pytest.mark.parametrize(
