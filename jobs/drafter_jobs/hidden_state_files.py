@@ -22,7 +22,7 @@ SAFETENSORS_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 HEADER_BYTES = 256
 """Upper bound of a file's header and padding."""
 
-_UNFINISHED = re.compile(r"\.hs_\d+\.safetensors\.partial")
+_UNFINISHED = re.compile(r"\.hs_\d+\.safetensors\.\d+\.part")
 
 
 @dataclass(frozen=True)

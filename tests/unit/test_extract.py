@@ -161,7 +161,7 @@ def test_resume_makes_only_what_is_missing_or_damaged(run: Run, tmp_path: Path) 
     state_path(output, 3).write_bytes(b"")
     tensors = load_file(state_path(output, 5))
     save_file({**tensors, "token_ids": tensors["token_ids"].flip(0)}, state_path(output, 5))
-    (output / ".hs_7.safetensors.partial").write_bytes(b"half")
+    (output / ".hs_7.safetensors.4711.part").write_bytes(b"half")
     untouched = {name: seen for name, seen in files(output).items() if name[3] in "46789"}
 
     ended = run()

@@ -274,15 +274,22 @@ def test_bad_input_is_named(
     assert not (tmp_path / "dataset").exists()
 
 
+@pytest.mark.parametrize(
+    ("kill", "exit_code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143)]
+)
 def test_a_killed_job_keeps_its_responses(
-    settings: dict[str, object], run: Run, tmp_path: Path
+    settings: dict[str, object], run: Run, tmp_path: Path, kill: signal.Signals, exit_code: int
 ) -> None:
-    arguments = [part for pair in (settings | {"--batch-size": 1}).items() for part in pair]
+    arguments = [
+        part
+        for pair in (settings | {"--batch-size": 1, "--maximum-new-tokens": 24}).items()
+        for part in pair
+    ]
     log = tmp_path / "killed"
     process = start("drafter_jobs.prepare", arguments, log)
     wait_for_event(process, "batch answered", 3)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    process.send_signal(kill)
+    assert process.wait() == exit_code
     assert not (tmp_path / "dataset").exists()
     journal = tmp_path / "dataset.partial/responses.jsonl"
     kept = journal.read_bytes()
