@@ -21,15 +21,6 @@ def synchronise(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file that is seen whole or not at all.
 
@@ -55,7 +46,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    synchronise(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -91,12 +82,12 @@ def directory_atomically(path: Path) -> Iterator[Path]:
         for folder, _, files in os.walk(beside):
             for name in files:
                 _sync_file(Path(folder) / name)
-            sync_directory(Path(folder))
+            synchronise(Path(folder))
         if path.exists():
             _exchange(beside, path)
         else:
             beside.rename(path)
-        sync_directory(path.parent)
+        synchronise(path.parent)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise

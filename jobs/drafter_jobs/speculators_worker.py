@@ -27,7 +27,7 @@ from speculators.train.config import TrainConfig
 from speculators.train.distributed import is_distributed
 from speculators.train.trainer import Trainer
 
-from drafter_jobs.atomic_files import sync_directory, write_atomically
+from drafter_jobs.atomic_files import synchronise, write_atomically
 from drafter_jobs.checkpoints import INTERRUPTED, STATE_FILE, VALIDATION_FILE, is_complete
 from drafter_jobs.training_events import DEVICE_VARIABLE, event_line
 
@@ -145,7 +145,7 @@ def publish_checkpoint(part: Path, directory: Path, state: dict[str, Any]) -> No
     for file in part.iterdir():
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
-    sync_directory(part)
+    synchronise(part)
     if directory.exists():
         old = directory.with_name(f".{directory.name}.old.part")
         shutil.rmtree(old, ignore_errors=True)
@@ -154,7 +154,7 @@ def publish_checkpoint(part: Path, directory: Path, state: dict[str, Any]) -> No
         shutil.rmtree(old)
     else:
         part.rename(directory)
-    sync_directory(directory.parent)
+    synchronise(directory.parent)
 
 
 def adopt_interrupted(root: Path, steps_per_epoch: int) -> None:

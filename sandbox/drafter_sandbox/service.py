@@ -132,6 +132,7 @@ class Sandbox:
                     cpus=self._settings.cpus,
                     memory=self._settings.memory,
                     tokens=authenticator,
+                    pod_network=self._networks.pods,
                 )
             except ImageTableError as error:
                 raise SandboxError(str(error)) from error

@@ -411,13 +411,14 @@ class Serving(ApiModel):
         max_length=128,
         description="More arguments of `sglang.launch_server`, for every candidate.",
         json_schema_extra={
+            "default": [],
             **validations(
                 (
                     f"self.all(x, !x.matches('^({'|'.join(OPERATOR_ARGUMENTS)})(=.*)?$'))",
                     "the operator itself sets "
                     + ", ".join(re.sub(r"\(.*\)\?", "", name) for name in OPERATOR_ARGUMENTS),
                 ),
-            )
+            ),
         },
     )
     strategy: Strategy = Field(

@@ -35,6 +35,10 @@ def build_registry(
     registry = kopf.OperatorRegistry()
     resync: list[asyncio.Task[None]] = []
 
+    @kopf.on.login(registry=registry)
+    def log_in(**keywords: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_via_client(**keywords)
+
     @kopf.on.startup(registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         # A silent connection is a dead one: the server ends each watch, and so does the client.

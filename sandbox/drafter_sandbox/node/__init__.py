@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+from importlib.metadata import version
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,8 @@ class Node:
         What the node offers; None takes the machine's.
     tokens
         Makes the tokens of ServiceAccounts.
+    pod_network
+        Where the addresses of Pods come from.
 
     Raises
     ------
@@ -65,6 +70,7 @@ class Node:
         cpus: float | None,
         memory: str | None,
         tokens: Authenticator,
+        pod_network: IPv4Network,
     ) -> None:
         self._store = store
         self._state = state
@@ -73,6 +79,7 @@ class Node:
         self._cpus = cpus
         self._memory = memory
         self._tokens = tokens
+        self._pod_network = pod_network
         self.logs = PodLogs(store, state / "pods")
         self._services = ServiceController(store, state / "hosts")
         self._http: aiohttp.ClientSession | None = None
@@ -89,6 +96,7 @@ class Node:
         self._kubelet = Kubelet(
             self._store,
             NODE_NAME,
+            self._pod_network,
             NodeServices(
                 store=self._store,
                 state=self._state,
@@ -164,6 +172,18 @@ class Node:
                     }
                 ],
                 addresses=[{"type": "InternalIP", "address": "127.0.0.1"}],
+                nodeInfo={
+                    "architecture": platform.machine(),
+                    "containerRuntimeVersion": "processes://0",
+                    "bootID": "",
+                    "kernelVersion": platform.release(),
+                    "kubeProxyVersion": "",
+                    "machineID": "",
+                    "systemUUID": "",
+                    "kubeletVersion": f"sandbox-{version('drafter-operator')}",
+                    "operatingSystem": "linux",
+                    "osImage": "local processes, not isolated",
+                },
             )
 
         self._store.patch_status("nodes", None, NODE_NAME, change)

@@ -1,12 +1,9 @@
-"""Addresses of Pods and Services, out of the loopback network."""
+"""Addresses of Pods, out of the loopback network."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-
-POD_NETWORK = ipaddress.IPv4Network("127.64.0.0/16")
-SERVICE_NETWORK = ipaddress.IPv4Network("127.96.0.0/16")
 
 
 class AddressesExhaustedError(Exception):

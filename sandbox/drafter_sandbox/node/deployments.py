@@ -114,6 +114,7 @@ class DeploymentController:
         for found, number in zip(old, old_wanted, strict=True):
             self._scale(found, number)
         self._trim(deployment, old)
+        self._annotate(deployment, new)
         return self._report(deployment, new, old)
 
     def _create(self, deployment: Body, name: str, sets: Sequence[Body]) -> Body:
@@ -137,6 +138,17 @@ class DeploymentController:
             },
             "apps",
         )
+
+    def _annotate(self, deployment: Body, new: Body) -> None:
+        """Tell the revision on the Deployment too, where ``kubectl rollout undo`` looks for it."""
+        revision = str(_revision(new))
+        if (deployment["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION) == revision:
+            return
+        metadata = deployment["metadata"]
+        body = self._store.get("deployments", metadata["namespace"], metadata["name"], "apps")
+        if body is not None:
+            body["metadata"].setdefault("annotations", {})[REVISION_ANNOTATION] = revision
+            self._store.update("deployments", metadata["namespace"], metadata["name"], body, "apps")
 
     def _scale(self, replica_set: Body, replicas: int) -> None:
         if replica_set["spec"]["replicas"] == replicas:

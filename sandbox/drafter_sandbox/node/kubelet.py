@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
+from ipaddress import IPv4Network
 from typing import Any
 
-from drafter_sandbox.node.addresses import POD_NETWORK, AddressPool
+from drafter_sandbox.node.addresses import AddressPool
 from drafter_sandbox.node.pod_worker import NodeServices, PodWorker
 from drafter_sandbox.node.scheduler import FINISHED
 from drafter_sandbox.store import Store
@@ -29,13 +30,15 @@ class _Running:
 class Kubelet:
     """Runs the Pods of one node."""
 
-    def __init__(self, store: Store, node_name: str, services: NodeServices) -> None:
+    def __init__(
+        self, store: Store, node_name: str, network: IPv4Network, services: NodeServices
+    ) -> None:
         self._store = store
         self._node_name = node_name
         self._services = services
         self._pods: dict[str, _Running] = {}
         used = [pod["status"]["podIP"] for pod in store.list("pods") if pod["status"].get("podIP")]
-        self._addresses = AddressPool(POD_NETWORK, used)
+        self._addresses = AddressPool(network, used)
 
     def reconcile(self) -> float | None:
         """Bring the workers to what the Pods say."""

@@ -294,7 +294,7 @@ class PodWorker:
         return image
 
     def _termination_log(self, container: Mapping[str, Any]) -> Path:
-        path = self._root / container["name"] / "termination-log"
+        path: Path = self._root / container["name"] / "termination-log"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
         return path
@@ -310,7 +310,7 @@ class PodWorker:
         wanted = container.get("workingDir")
         if wanted:
             return Path(self._substitutions(container).apply(wanted))
-        own = self._root / container["name"] / "root"
+        own: Path = self._root / container["name"] / "root"
         own.mkdir(parents=True, exist_ok=True)
         return own
 

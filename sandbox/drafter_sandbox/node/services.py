@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from drafter_sandbox.errors import ApiError
-from drafter_sandbox.node.addresses import SERVICE_NETWORK, AddressPool
 from drafter_sandbox.node.jobs import owner_reference
 from drafter_sandbox.node.scheduler import FINISHED
 from drafter_sandbox.selectors import label_predicate
@@ -156,7 +155,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class ServiceController:
-    """Gives Services their addresses and keeps endpoints, forwarders and names up to date.
+    """Keeps the endpoints, forwarders and names of Services up to date.
 
     Parameters
     ----------
@@ -168,12 +167,6 @@ class ServiceController:
         self._store = store
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        used = [
-            address
-            for service in store.list("services")
-            if (address := service["spec"].get("clusterIP")) not in (None, "None")
-        ]
-        self._addresses = AddressPool(SERVICE_NETWORK, used)
         self._forwarders: dict[PortKey, _Forwarder] = {}
         self._starting: set[asyncio.Task[None]] = set()
 
@@ -186,7 +179,7 @@ class ServiceController:
 
     def reconcile(self) -> float | None:
         """Look at every Service."""
-        services = [self._with_address(service) for service in self._store.list("services")]
+        services = self._store.list("services")
         pods = self._store.list("pods")
         wanted: dict[PortKey, list[Endpoint]] = {}
         for service in services:
@@ -203,14 +196,6 @@ class ServiceController:
         self._forward(wanted)
         self._write_names(services, pods)
         return None
-
-    def _with_address(self, service: dict[str, Any]) -> dict[str, Any]:
-        spec, metadata = service["spec"], service["metadata"]
-        if spec.get("clusterIP") or spec.get("type") == "ExternalName":
-            return service
-        spec["clusterIP"] = self._addresses.take()
-        spec["clusterIPs"] = [spec["clusterIP"]]
-        return self._store.update("services", metadata["namespace"], metadata["name"], service)
 
     def _publish(
         self, service: Mapping[str, Any], behind: Mapping[int, Sequence[Endpoint]]
@@ -251,7 +236,6 @@ class ServiceController:
     def _forward(self, wanted: Mapping[PortKey, list[Endpoint]]) -> None:
         for key in self._forwarders.keys() - wanted.keys():
             self._run(self._forwarders.pop(key).stop())
-            self._addresses.free(key[0])
         for key, targets in wanted.items():
             if key not in self._forwarders:
                 self._forwarders[key] = _Forwarder()

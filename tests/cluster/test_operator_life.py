@@ -1,0 +1,284 @@
+"""The real operator in the sandbox: a run's whole life, its failures and its restarts."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from operator_cluster import OperatorCluster
+
+EVERY_PROGRAM_ONCE = [
+    "drafter-prepare",
+    "drafter-extract",
+    "drafter-train",
+    "drafter-export",
+    "server-baseline",
+    "drafter-benchmark-baseline",
+    "server-depth-2",
+    "drafter-benchmark-depth-2",
+    "server-depth-4",
+    "drafter-benchmark-depth-4",
+]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[OperatorCluster]:
+    found = OperatorCluster(tmp_path)
+    found.make_references(tmp_path / "models")
+    found.start_operator()
+    yield found
+    found.stop()
+
+
+def test_a_run_goes_from_prompts_to_a_promoted_drafter(cluster: OperatorCluster) -> None:
+    cluster.apply_run("whole")
+    status = cluster.wait_for_phase("whole", "Succeeded")
+
+    assert [step["state"] for step in status["steps"]] == ["Succeeded"] * 12
+    # The last start is the winner's own, for promotion.
+    assert cluster.starts() == EVERY_PROGRAM_ONCE
+    assert status["best"]["candidate"] == "depth-4"
+    assert status["best"]["speedup"] == "1.500"
+    assert status["promoted"]["service"] == "whole"
+    assert status["data"]["auxiliaryLayers"] == [2, 4, 5]
+    assert status["training"]["accuracy"] == ["0.6", "0.3"]
+    candidates = {candidate["name"]: candidate for candidate in status["candidates"]}
+    assert candidates["depth-2"]["eligible"] is True
+    assert candidates["depth-2"]["loads"][0]["speedup"] == "1.100"
+    assert cluster.condition("whole", "Complete")["status"] == "True"
+    assert "Promoted" in cluster.sandbox.kubectl("describe", "drun", "whole")
+
+    service = cluster.sandbox.get("service", "whole")
+    assert service["spec"]["selector"]["drafters.dev/candidate"] == "depth-4"
+    replicas = {
+        item["metadata"]["name"]: item["spec"]["replicas"]
+        for item in cluster.sandbox.get("deployments")["items"]
+    }
+    assert replicas == {"whole-baseline": 0, "whole-depth-2": 0, "whole-depth-4": 1}
+
+
+def test_deleting_a_run_removes_its_children_and_keeps_its_claim(
+    cluster: OperatorCluster,
+) -> None:
+    cluster.apply_run("gone")
+    cluster.wait_for_phase("gone", "Succeeded")
+    cluster.kill_operator()
+
+    # Nobody is there to remove a finalizer: nothing may wait for one.
+    cluster.sandbox.kubectl("delete", "drun", "gone", "--timeout=10s")
+
+    label = "drafters.dev/run=gone"
+    for kind in ("jobs", "deployments", "services", "pods"):
+        cluster.sandbox.kubectl("wait", "--for=delete", kind, "-l", label, "--timeout=20s")
+    assert cluster.sandbox.get("pvc", "gone")["status"]["phase"] == "Bound"
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["drafter-prepare", "drafter-train", "server-baseline", "drafter-benchmark-depth-2"],
+)
+def test_an_operator_killed_at_a_step_does_nothing_twice(
+    cluster: OperatorCluster, program: str
+) -> None:
+    cluster.hold(program)
+    cluster.apply_run("killed")
+    step = {
+        "drafter-prepare": "Prepare",
+        "drafter-train": "Train",
+        "server-baseline": "Serve-baseline",
+        "drafter-benchmark-depth-2": "Benchmark-depth-2",
+    }[program]
+    cluster.wait(
+        "killed",
+        lambda status: any(
+            found["name"] == step and found["state"] == "Running"
+            for found in status.get("steps", [])
+        ),
+    )
+    cluster.kill_operator()
+    cluster.release(program)
+    cluster.start_operator()
+
+    cluster.wait_for_phase("killed", "Succeeded")
+
+    assert cluster.starts() == EVERY_PROGRAM_ONCE
+
+
+def test_a_configuration_error_fails_the_run_with_the_jobs_own_words(
+    cluster: OperatorCluster,
+) -> None:
+    cluster.fail("drafter-prepare", 11, "PromptsInvalid", "line 3 of p.jsonl is not JSON")
+    cluster.apply_run("broken")
+
+    status = cluster.wait_for_phase("broken", "Failed")
+
+    assert cluster.starts() == ["drafter-prepare"]
+    failed = cluster.condition("broken", "Failed")
+    assert failed["reason"] == "PromptsInvalid"
+    assert "line 3 of p.jsonl is not JSON" in failed["message"]
+    assert "drafters.dev/retry" in failed["message"]
+    assert status["steps"][0]["state"] == "Failed"
+    assert status["steps"][1]["state"] == "Pending"
+    assert "line 3 of p.jsonl" in cluster.sandbox.kubectl("describe", "drun", "broken")
+
+    cluster.sandbox.kubectl("annotate", "drun", "broken", "drafters.dev/retry=1")
+    cluster.wait_for_phase("broken", "Succeeded")
+    assert cluster.starts() == ["drafter-prepare", *EVERY_PROGRAM_ONCE]
+
+
+def test_a_killed_training_starts_again(cluster: OperatorCluster) -> None:
+    cluster.fail("drafter-train", 137, "", "")
+    cluster.apply_run("again")
+
+    cluster.wait_for_phase("again", "Succeeded")
+
+    assert cluster.starts().count("drafter-train") == 2
+
+
+def test_out_of_memory_halves_the_packed_length_down_to_the_minimum(
+    cluster: OperatorCluster,
+) -> None:
+    cluster.fail("drafter-train", 12, "OutOfGpuMemory", "CUDA ran out of memory", times=2)
+    training = {"packedSequenceLength": 16384, "minimumPackedSequenceLength": 4096}
+    cluster.apply_run("memory", training={"gpusPerNode": 0, "epochs": 2, **training})
+
+    status = cluster.wait_for_phase("memory", "Succeeded")
+
+    lengths = [
+        line.split("--packed-sequence-length ")[1].split()[0]
+        for line in cluster.start_lines("drafter-train")
+    ]
+    assert lengths == ["16384", "8192", "4096"]
+    assert status["training"]["packedSequenceLength"] == 4096
+
+    cluster.fail("drafter-train", 12, "OutOfGpuMemory", "CUDA ran out of memory", times=9)
+    cluster.apply_run("small", training={"gpusPerNode": 0, "epochs": 2, **training})
+    cluster.wait_for_phase("small", "Failed")
+    assert cluster.condition("small", "Failed")["reason"] == "OutOfGpuMemory"
+
+
+def test_suspend_stops_running_work_and_resume_goes_on(cluster: OperatorCluster) -> None:
+    cluster.hold("drafter-train")
+    cluster.apply_run("paused")
+    cluster.wait("paused", lambda status: status.get("step") == "Train")
+    cluster.sandbox.kubectl(
+        "wait", "--for=jsonpath={.status.active}=1", "job/paused-train-1", "--timeout=20s"
+    )
+
+    cluster.sandbox.kubectl(
+        "patch", "drun", "paused", "--type=merge", "-p", '{"spec":{"suspend":true}}'
+    )
+    cluster.wait_for_phase("paused", "Suspended")
+    cluster.sandbox.kubectl(
+        "wait", "--for=condition=Suspended", "job/paused-train-1", "--timeout=20s"
+    )
+    assert cluster.condition("paused", "Suspended")["status"] == "True"
+
+    cluster.release("drafter-train")
+    cluster.sandbox.kubectl(
+        "patch", "drun", "paused", "--type=merge", "-p", '{"spec":{"suspend":false}}'
+    )
+    cluster.wait_for_phase("paused", "Succeeded")
+    assert cluster.starts().count("drafter-prepare") == 1
+
+
+def test_an_edit_of_an_immutable_field_is_refused_once_the_run_has_started(
+    cluster: OperatorCluster,
+) -> None:
+    cluster.hold("drafter-prepare")
+    cluster.apply_run("fixed")
+    cluster.wait("fixed", lambda status: status.get("step") == "Prepare")
+    cluster.wait("fixed", lambda status: status["steps"][0]["state"] == "Running")
+
+    error = cluster.sandbox.refused(
+        "patch", "drun", "fixed", "--type=merge", "-p", '{"spec":{"training":{"epochs":9}}}'
+    )
+
+    assert "spec.training is immutable once the run has started" in error
+    cluster.release("drafter-prepare")
+
+
+def test_a_missing_reference_is_a_condition_and_the_run_goes_on_when_it_appears(
+    cluster: OperatorCluster,
+) -> None:
+    source = {"configMap": {"name": "later", "key": "p.jsonl"}}
+    cluster.apply_run("waiting", data={"prompts": source, "gpus": 0})
+    cluster.wait("waiting", lambda status: bool(status.get("conditions")))
+    accepted = cluster.condition("waiting", "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "ConfigMapNotFound")
+    assert "later" in accepted["message"]
+
+    cluster.sandbox.kubectl("create", "configmap", "later", "--from-literal=p.jsonl={}")
+    cluster.wait_for_phase("waiting", "Succeeded")
+
+
+def test_a_drafter_that_accepts_nothing_is_refused_with_the_likely_causes(
+    cluster: OperatorCluster,
+) -> None:
+    for depth in (2, 4):
+        (cluster.control / f"depth-{depth}.acceptance").write_text("1.0")
+    cluster.apply_run("deaf")
+
+    status = cluster.wait_for_phase("deaf", "Succeeded")
+
+    assert "promoted" not in status
+    for candidate in status["candidates"][1:]:
+        assert candidate["reason"] == "AcceptanceTooLow"
+        assert "midlayer" in candidate["message"]
+        assert "auxiliary layers" in candidate["message"]
+    promoted = cluster.condition("deaf", "Promoted")
+    assert (promoted["status"], promoted["reason"]) == ("False", "NoCandidateEligible")
+
+
+def test_nothing_is_promoted_when_no_candidate_beats_the_baseline(
+    cluster: OperatorCluster,
+) -> None:
+    cluster.apply_run("slow", promotion={"minimumSpeedup": "2"})
+
+    status = cluster.wait_for_phase("slow", "Succeeded")
+
+    assert "best" not in status
+    promoted = cluster.condition("slow", "Promoted")
+    assert promoted["reason"] == "NoCandidateBeatsBaseline"
+    assert "promotion.minimumSpeedup" in promoted["message"]
+    assert cluster.steps("slow")["Promote"]["state"] == "Skipped"
+
+
+def test_a_server_that_crashes_disqualifies_its_candidate_only(cluster: OperatorCluster) -> None:
+    (cluster.control / "server-depth-4.crash").touch()
+    cluster.apply_run("crash")
+
+    status = cluster.wait_for_phase("crash", "Succeeded")
+
+    crashed = status["candidates"][2]
+    assert (crashed["state"], crashed["reason"]) == ("Failed", "ServerCrashed")
+    assert "was told to crash" in crashed["message"]
+    assert status["best"]["candidate"] == "depth-2"
+
+
+def test_sigterm_stops_the_operator_within_ten_seconds(cluster: OperatorCluster) -> None:
+    cluster.hold("drafter-prepare")
+    cluster.apply_run("stop")
+    cluster.wait("stop", lambda status: status.get("step") == "Prepare")
+
+    assert cluster.kill_operator(signal.SIGTERM) < 10
+    cluster.release("drafter-prepare")
+
+
+def test_events_tell_the_transitions_once(cluster: OperatorCluster) -> None:
+    cluster.apply_run("events")
+    cluster.wait_for_phase("events", "Succeeded")
+
+    found = json.loads(
+        cluster.sandbox.kubectl(
+            *("get", "events", "-o", "json"),
+            *("--field-selector", "involvedObject.name=events,involvedObject.kind=DrafterRun"),
+        )
+    )["items"]
+    messages = [event["message"] for event in found]
+    assert len(messages) == len(set(messages))
+    assert all(len(message) < 1024 for message in messages)
+    assert any("Export" in message and "renamed" in message for message in messages)
