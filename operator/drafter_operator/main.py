@@ -89,7 +89,7 @@ async def _serve_metrics(reconciler: Reconciler, address: str, port: int, stale:
         return web.Response(text="ok\n")
 
     async def ready(_: web.Request) -> web.Response:
-        if metrics.LAST_RESYNC._value.get() == 0:
+        if not reconciler.has_listed:
             return web.Response(status=503, text="the runs have not been listed yet\n")
         return web.Response(text="ok\n")
 

@@ -19,6 +19,16 @@ IMMUTABLE_KINDS = ("Job", "PersistentVolumeClaim")
 """Kinds that are made once: their specs cannot change, and a newer operator would fail on them."""
 
 
+class NameTakenError(Exception):
+    """An object of a child's name exists and is not the run's."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(
+            f"the {kind} {name} exists already and is not this run's; delete or rename it, or"
+            " give the run another name"
+        )
+
+
 def with_hash(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object with the checksum of itself, by which a later pass knows it."""
     text = json.dumps(body, sort_keys=True).encode()
@@ -37,7 +47,7 @@ async def carry_out(api: KubernetesApi, run: Run, decision: Decision) -> None:
         The API server refused a request or did not answer; the next pass tries again.
     """
     for body in decision.desired:
-        await _apply_if_changed(api, body)
+        await _apply_if_changed(api, run, body)
     for patch in decision.patches:
         await _patch(api, run, patch)
     if decision.status != run.status:
@@ -46,17 +56,35 @@ async def carry_out(api: KubernetesApi, run: Run, decision: Decision) -> None:
             await post_event(api, run, transition)
 
 
-async def _apply_if_changed(api: KubernetesApi, body: Mapping[str, Any]) -> None:
+async def _apply_if_changed(api: KubernetesApi, run: Run, body: Mapping[str, Any]) -> None:
     wanted = with_hash(body)
     metadata = wanted["metadata"]
     present = await api.get(wanted["kind"], metadata["namespace"], metadata["name"])
     if present is not None:
+        if metadata.get("ownerReferences") and not _may_be_applied(run, present):
+            return
         if wanted["kind"] in IMMUTABLE_KINDS:
             return
         annotations = present["metadata"].get("annotations") or {}
         if annotations.get(HASH_ANNOTATION) == metadata["annotations"][HASH_ANNOTATION]:
             return
     await api.apply(wanted)
+
+
+def _may_be_applied(run: Run, present: Mapping[str, Any]) -> bool:
+    """Whether an object that is there is the run's; False while an earlier run's still goes.
+
+    Raises
+    ------
+    NameTakenError
+        It belongs to somebody else, who must not lose it.
+    """
+    owners = present["metadata"].get("ownerReferences") or []
+    if any(owner["uid"] == run.uid for owner in owners):
+        return True
+    if any(owner["kind"] == KIND and owner["name"] == run.name for owner in owners):
+        return False
+    raise NameTakenError(present["kind"], present["metadata"]["name"])
 
 
 async def _patch(api: KubernetesApi, run: Run, patch: Patch) -> None:
@@ -70,15 +98,26 @@ async def _patch(api: KubernetesApi, run: Run, patch: Patch) -> None:
 
 
 async def _write_status(api: KubernetesApi, run: Run, decision: Decision) -> None:
-    before, after = run.status.to_api(), decision.status.to_api()
-    # In a merge patch a field goes when it is null.
-    gone = dict.fromkeys(before.keys() - after.keys())
+    body = {"status": merge_patch(run.status.to_api(), decision.status.to_api())}
     try:
-        await api.patch("DrafterRun", run.namespace, run.name, {"status": after | gone}, "status")
+        await api.patch("DrafterRun", run.namespace, run.name, body, "status")
     except ApiError as error:
         # Deleted while the pass went on: nobody waits for the status.
         if error.status != 404:
             raise
+
+
+def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON merge patch (RFC 7386) from one object to another."""
+    patch: dict[str, Any] = dict.fromkeys(before.keys() - after.keys())
+    for field, value in after.items():
+        known = before.get(field)
+        if isinstance(value, Mapping) and isinstance(known, Mapping):
+            if nested := merge_patch(known, value):
+                patch[field] = nested
+        elif field not in before or known != value:
+            patch[field] = value
+    return patch
 
 
 async def post_event(api: KubernetesApi, run: Run, transition: Transition) -> None:

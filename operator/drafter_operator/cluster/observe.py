@@ -42,12 +42,13 @@ async def observe(api: KubernetesApi, http: aiohttp.ClientSession, run: Run) -> 
         The API server refused a request or did not answer.
     """
     selector = f"{names.RUN_LABEL}={run.name}"
-    job_objects, deployments, pod_objects, missing = await asyncio.gather(
+    job_objects, deployments, missing = await asyncio.gather(
         api.list("Job", run.namespace, selector),
         api.list("Deployment", run.namespace, selector),
-        api.list("Pod", run.namespace, selector),
         _missing(api, run),
     )
+    # Pods are listed after their Jobs: a Job that is complete then has its Pod's result in sight.
+    pod_objects = await api.list("Pod", run.namespace, selector)
     owned = [pod for pod in pod_objects if not pod["metadata"].get("deletionTimestamp")]
     states = await asyncio.gather(*(_pod(api, http, run.namespace, pod) for pod in owned))
     by_job: dict[str, list[PodState]] = {}
@@ -71,16 +72,23 @@ async def observe(api: KubernetesApi, http: aiohttp.ClientSession, run: Run) -> 
         jobs={
             body["metadata"]["name"]: _job(body, by_job.get(body["metadata"]["name"], []))
             for body in job_objects
-            if not body["metadata"].get("deletionTimestamp")
+            if _is_owned(body, run) and not body["metadata"].get("deletionTimestamp")
         },
         servers={
             body["metadata"]["name"]: _server(
                 body, by_candidate.get(body["metadata"]["labels"].get(names.CANDIDATE_LABEL), [])
             )
             for body in deployments
+            if _is_owned(body, run)
         },
         missing=missing,
     )
+
+
+def _is_owned(body: Mapping[str, Any], run: Run) -> bool:
+    """Whether an object is this run's, and not one of an earlier run of the same name."""
+    owners = body["metadata"].get("ownerReferences") or []
+    return any(owner["uid"] == run.uid for owner in owners)
 
 
 def _time(body: Mapping[str, Any]) -> datetime:
@@ -124,6 +132,7 @@ async def _pod(
     name = body["metadata"]["name"]
     status = body.get("status", {})
     phase = status.get("phase", "Pending")
+    started = status.get("startTime")
     containers = status.get("containerStatuses") or []
     container: Mapping[str, Any] = containers[0] if containers else {}
     ended = (container.get("state") or {}).get("terminated") or (
@@ -143,10 +152,12 @@ async def _pod(
         name=name,
         phase=phase,
         created_at=_time(body),
+        started_at=datetime.fromisoformat(started) if started else None,
         ready=bool(container.get("ready")),
         restarts=int(container.get("restartCount") or 0),
         waiting=_waiting(body, container),
         exit_code=int(ended["exitCode"]) if ended else None,
+        ended_reason=ended.get("reason") if ended else None,
         termination=termination,
         last_words=" | ".join(last_words.splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:],
         samples=samples,

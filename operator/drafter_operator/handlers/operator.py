@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import kopf
@@ -14,11 +14,25 @@ import kopf
 from drafter_operator import metrics
 from drafter_operator.api.base import GROUP, PLURAL, VERSION
 from drafter_operator.cluster.api import ApiError, KubernetesApi
-from drafter_operator.handlers.reconciler import Reconciler, logger
+from drafter_operator.handlers.reconciler import Key, Reconciler, logger
 from drafter_operator.resources.names import RUN_LABEL
 
 CHILDREN = (("batch", "v1", "jobs"), ("apps", "v1", "deployments"), ("", "v1", "pods"))
 WATCH_TIMEOUT_SECONDS = 300
+
+RunVersion = tuple[str, int, dict[str, str], str | None]
+"""What a user can change of a run: uid, generation, annotations, deletion."""
+
+
+def version_of(body: Mapping[str, Any]) -> RunVersion:
+    """Return what tells two versions of a run apart, but for its status."""
+    metadata = body["metadata"]
+    return (
+        metadata["uid"],
+        metadata.get("generation", 0),
+        dict(metadata.get("annotations") or {}),
+        metadata.get("deletionTimestamp"),
+    )
 
 
 def build_registry(
@@ -34,6 +48,7 @@ def build_registry(
     """
     registry = kopf.OperatorRegistry()
     resync: list[asyncio.Task[None]] = []
+    seen: dict[Key, RunVersion] = {}
 
     @kopf.on.login(registry=registry)
     def log_in(**keywords: Any) -> kopf.ConnectionInfo | None:
@@ -60,8 +75,17 @@ def build_registry(
         await reconciler.stop()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def run_changed(namespace: str | None, name: str, **_: Any) -> None:
-        reconciler.wake((str(namespace), name))
+    async def run_changed(namespace: str | None, name: str, event: Any, **_: Any) -> None:
+        key = (str(namespace), name)
+        if event["type"] == "DELETED":
+            seen.pop(key, None)
+        else:
+            version = version_of(event["object"])
+            # The operator's own writes of the status change nothing that it has to answer.
+            if seen.get(key) == version:
+                return
+            seen[key] = version
+        reconciler.wake(key)
 
     async def child_changed(namespace: str | None, labels: Any, **_: Any) -> None:
         reconciler.wake((str(namespace), labels[RUN_LABEL]))
@@ -82,6 +106,7 @@ async def resync_for_ever(
             for key in await list_runs(api, namespaces):
                 reconciler.wake(key)
             reconciler.last_alive = time.monotonic()
+            reconciler.has_listed = True
             metrics.LAST_RESYNC.set_to_current_time()
         except ApiError as error:
             metrics.RECONCILE_ERRORS.labels(kind="Resync").inc()

@@ -14,16 +14,20 @@ import aiohttp
 import pydantic
 
 from drafter_operator import metrics
-from drafter_operator.api.status import DrafterRunStatus, Phase
+from drafter_operator.api.status import Phase
 from drafter_operator.cluster.api import ApiError, KubernetesApi
-from drafter_operator.cluster.effect import carry_out
+from drafter_operator.cluster.effect import NameTakenError, carry_out, post_event
 from drafter_operator.cluster.observe import observe
-from drafter_operator.lifecycle.decide import decide
+from drafter_operator.lifecycle.decide import Decision, decide
+from drafter_operator.lifecycle.ledger import Transition
 from drafter_operator.resources.settings import OperatorSettings
 from drafter_operator.run import Run
 
 FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 300.0
+SETTLE_SECONDS = 0.05
+"""Time to the next pass after one in which a step changed its state: the next step may begin."""
+
 ACTIVE_PHASES = (Phase.PENDING, Phase.RUNNING)
 
 logger = logging.getLogger("drafter_operator")
@@ -73,6 +77,7 @@ class Reconciler:
         self._wishes: dict[Key, _Wish] = {}
         self._http: aiohttp.ClientSession | None = None
         self.last_alive = time.monotonic()
+        self.has_listed = False
 
     async def start(self) -> None:
         """Open the connection to the Pods."""
@@ -105,8 +110,11 @@ class Reconciler:
             wish.due.clear()
             pause = await self._pass(key, wish)
             if pause is None:
-                self._wishes.pop(key, None)
                 metrics.forget_run(*key)
+                # A run of the same name may have been made while this pass found none.
+                if wish.due.is_set():
+                    continue
+                self._wishes.pop(key, None)
                 return
             self.last_alive = time.monotonic()
             with contextlib.suppress(TimeoutError):
@@ -117,16 +125,19 @@ class Reconciler:
         namespace, name = key
         try:
             with metrics.RECONCILE_DURATION.time():
-                status = await self._reconcile(namespace, name)
-        except (ApiError, aiohttp.ClientError, pydantic.ValidationError) as error:
+                decision = await self._reconcile(namespace, name)
+        except (ApiError, NameTakenError, aiohttp.ClientError, pydantic.ValidationError) as error:
             return self._failed(key, wish, error)
         except Exception as error:
             # A fault of the operator must not end the care for this run, nor for any other.
             logger.exception("the pass failed", extra={"namespace": namespace, "run": name})
             return self._failed(key, wish, error)
         wish.failures = 0
-        if status is None:
+        if decision is None:
             return None
+        if decision.transitions:
+            return SETTLE_SECONDS
+        status = decision.status
         return self._active_seconds if status.phase in ACTIVE_PHASES else self._resync_seconds
 
     def _failed(self, key: Key, wish: _Wish, error: Exception) -> float:
@@ -141,7 +152,7 @@ class Reconciler:
         )
         return pause
 
-    async def _reconcile(self, namespace: str, name: str) -> DrafterRunStatus | None:
+    async def _reconcile(self, namespace: str, name: str) -> Decision | None:
         assert self._http is not None, "the reconciler was not started"
         body = await self._api.get("DrafterRun", namespace, name)
         if body is None or body["metadata"].get("deletionTimestamp"):
@@ -149,11 +160,15 @@ class Reconciler:
         run = Run.from_object(body)
         observed = await observe(self._api, self._http, run)
         decision = decide(run, observed, self._clock(), self._settings)
-        await carry_out(self._api, run, decision)
+        try:
+            await carry_out(self._api, run, decision)
+        except NameTakenError as error:
+            await post_event(self._api, run, Transition("NameTaken", str(error), warning=True))
+            raise
         for transition in decision.transitions:
             logger.info(
                 transition.message,
                 extra={"namespace": namespace, "run": name, "step": decision.status.step},
             )
         metrics.show_run(namespace, name, decision.status)
-        return decision.status
+        return decision

@@ -25,7 +25,7 @@ from drafter_operator.lifecycle.observed import Observed
 from drafter_operator.lifecycle.promote import (
     active_candidates,
     advance_promotion,
-    promoted_candidate,
+    kept_candidates,
 )
 from drafter_operator.lifecycle.results import (
     record_export,
@@ -82,9 +82,11 @@ def decide(run: Run, observed: Observed, now: datetime, settings: OperatorSettin
     ledger = Ledger(run, now)
     ledger.set(work_directory=run.work_directory, claim_name=names.claim_name(run))
     retry_if_asked(ledger)
-    if not observed.missing and fatal_step(ledger) is None:
+    if fatal_step(ledger) is not None:
+        _stop_idle_servers(ledger, observed)
+    elif not observed.missing:
         _advance(ledger, observed, settings)
-    _stop_idle_servers(ledger, observed)
+        _stop_idle_servers(ledger, observed)
     conclude(ledger, observed.missing)
     return Decision(ledger.desired, ledger.patches, ledger.status, ledger.transitions)
 
@@ -152,12 +154,11 @@ def _select(ledger: Ledger) -> None:
 
 def _stop_idle_servers(ledger: Ledger, observed: Observed) -> None:
     """Scale to zero every server that is neither being measured nor promoted."""
-    wanted = active_candidates(ledger)
-    promoted = promoted_candidate(ledger)
+    wanted = active_candidates(ledger) | kept_candidates(ledger)
     for candidate in ledger.run.candidates:
         name = names.server_name(ledger.run, candidate)
         server = observed.servers.get(name)
-        if server is None or candidate == promoted or candidate in wanted:
+        if server is None or candidate in wanted:
             continue
         if server.replicas:
             ledger.patches.append(Patch("Deployment", name, {"spec": {"replicas": 0}}))

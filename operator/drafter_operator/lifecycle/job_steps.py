@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pydantic
+
 from drafter_jobs.contract.outcome import ExitCode
 from drafter_operator.api.status import Step, StepState, TrainingStatus
 from drafter_operator.lifecycle.ledger import TRAIN, Ledger, Patch, Transition
@@ -72,7 +74,19 @@ def _completed(ledger: Ledger, step: Step, job: JobState, record: Recorder) -> b
         return False
     if step.started_at is None:
         ledger.move(step.name, StepState.RUNNING, "JobCreated")
-    sentence = record(ledger, pod.termination.result)
+    try:
+        sentence = record(ledger, pod.termination.result)
+    except pydantic.ValidationError as error:
+        fault = error.errors()[0]
+        ledger.move(
+            step.name,
+            StepState.FAILED,
+            "ResultInvalid",
+            f"the result of {job.name} is not what this operator reads:"
+            f" {'.'.join(map(str, fault['loc']))}: {fault['msg']}; use the image of the jobs that"
+            " belongs to the operator's version",
+        )
+        return False
     ledger.move(step.name, StepState.SUCCEEDED, "Succeeded", sentence)
     return True
 
@@ -127,7 +141,13 @@ def failure_of(job: JobState) -> tuple[str, str]:
     if pod.termination is not None and pod.termination.outcome == "Failed":
         return str(pod.termination.reason), pod.termination.message
     words = f"; its last words: {pod.last_words}" if pod.last_words else ""
-    killed = " (killed, perhaps for want of memory)" if pod.exit_code == 137 else ""
+    if pod.ended_reason == "OOMKilled":
+        return (
+            "OOMKilled",
+            f"the Pod {pod.name} used more memory than its limit and was killed; raise"
+            f" resources.limits.memory of this step's pod{words}",
+        )
+    killed = " (killed with SIGKILL)" if pod.exit_code == 137 else ""
     return (
         "PodFailed",
         f"the Pod {pod.name} ended with exit code {pod.exit_code}{killed}{words}",

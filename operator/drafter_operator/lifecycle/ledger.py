@@ -108,8 +108,8 @@ class Ledger:
         step = self.steps[name]
         message = message[:MESSAGE_LIMIT]
         changes: dict[str, Any] = {"state": state, "reason": reason, "message": message or None}
-        if state is StepState.RUNNING and step.started_at is None:
-            changes["started_at"] = timestamp(self.now)
+        if state is StepState.RUNNING and step.state is not StepState.RUNNING:
+            changes |= {"started_at": timestamp(self.now), "finished_at": None}
         if state in FINAL:
             changes["finished_at"] = timestamp(self.now)
             changes["progress"] = None

@@ -24,10 +24,14 @@ class PodState:
 
     Attributes
     ----------
+    started_at
+        When a node took it on; None while it waits for one.
     waiting
         Why it does not run yet: the scheduler's, the kubelet's or the image puller's words.
     exit_code
         Of the container that ended last, if one did.
+    ended_reason
+        The kubelet's word for that end, such as OOMKilled.
     termination
         What the job said when it ended, if it could be read.
     last_words
@@ -37,10 +41,12 @@ class PodState:
     name: str
     phase: str
     created_at: datetime
+    started_at: datetime | None = None
     ready: bool = False
     restarts: int = 0
     waiting: str | None = None
     exit_code: int | None = None
+    ended_reason: str | None = None
     termination: TerminationMessage | None = None
     last_words: str = ""
     samples: Sequence[Sample] = ()
@@ -94,6 +100,11 @@ class ServerState:
     replicas: int
     ready: bool = False
     pods: Sequence[PodState] = ()
+
+    @property
+    def newest_pod(self) -> PodState | None:
+        """The Pod made last, if there is one."""
+        return max(self.pods, key=lambda pod: pod.created_at, default=None)
 
     @property
     def is_stopped(self) -> bool:

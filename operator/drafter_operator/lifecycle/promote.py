@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from drafter_operator.api.spec import PromotionMode
+from drafter_operator.api.spec import PromotionMode, Strategy
 from drafter_operator.api.status import CandidateState, Promoted, StepState
-from drafter_operator.lifecycle.ledger import PROMOTE, Ledger, serve_step, timestamp
+from drafter_operator.lifecycle.ledger import PROMOTE, SELECT, Ledger, serve_step, timestamp
 from drafter_operator.lifecycle.observed import Observed
 from drafter_operator.resources import names, serving
 from drafter_operator.resources.settings import OperatorSettings
 from drafter_operator.run import CandidateId
+
+
+def promoted_candidate(ledger: Ledger) -> CandidateId | None:
+    """Return the candidate that the stable Service serves, if there is one."""
+    promoted = ledger.status.promoted
+    if promoted is None:
+        return None
+    return next(
+        (found for found in ledger.run.candidates if found.name == promoted.candidate), None
+    )
 
 
 def chosen_candidate(ledger: Ledger) -> CandidateId | None:
@@ -18,129 +28,132 @@ def chosen_candidate(ledger: Ledger) -> CandidateId | None:
     was measured.
     """
     promotion = ledger.run.spec.promotion
-    if promotion.mode is PromotionMode.MANUAL:
-        return next(
-            (
-                candidate
-                for candidate in ledger.run.candidates
-                if candidate.depth and candidate.name == promotion.candidate
-            ),
-            None,
-        )
+    if promotion.mode is PromotionMode.NEVER:
+        return None
     best = ledger.status.best
-    return CandidateId(best.depth) if best else None
+    name = best.candidate if best else None
+    if promotion.mode is PromotionMode.MANUAL:
+        name = promotion.candidate
+    return next(
+        (
+            candidate
+            for candidate in ledger.run.candidates
+            if candidate.depth
+            and candidate.name == name
+            and ledger.candidates[candidate.name].state is not CandidateState.FAILED
+        ),
+        None,
+    )
 
 
 def advance_promotion(ledger: Ledger, observed: Observed, settings: OperatorSettings) -> None:
     """Promote as the mode says, and keep what is promoted serving."""
-    promotion = ledger.run.spec.promotion
-    if promotion.mode is PromotionMode.NEVER:
-        if not ledger.is_final(PROMOTE):
-            ledger.move(PROMOTE, StepState.SKIPPED, "PromotionNever", "promotion.mode is Never")
-        return
-    candidate = chosen_candidate(ledger)
-    if candidate is None:
-        if promotion.mode is PromotionMode.MANUAL:
-            _await_choice(ledger)
-        elif not ledger.is_final(PROMOTE):
-            reason = ledger.steps["Select"].reason or "NoCandidateEligible"
-            ledger.move(PROMOTE, StepState.SKIPPED, reason, "nothing is promoted")
-        return
-    if ledger.candidates[candidate.name].state is CandidateState.FAILED:
-        failed = ledger.candidates[candidate.name].message
-        ledger.note(PROMOTE, reason="CandidateFailed", message=f"{candidate.name}: {failed}")
-        return
-    _serve_promoted(ledger, observed, candidate, settings)
-
-
-def _await_choice(ledger: Ledger) -> None:
-    named = ledger.run.spec.promotion.candidate
-    best = ledger.status.best
-    advice = f" ({best.candidate} measured best)" if best else " (none is eligible)"
-    message = (
-        f"promotion.candidate {named} is not one of the run's depths"
-        if named
-        else f"waits until promotion.candidate names a depth{advice}"
-    )
-    if ledger.steps[PROMOTE].state is StepState.PENDING:
-        ledger.move(PROMOTE, StepState.RUNNING, "AwaitingPromotion", message)
+    promoted, chosen = promoted_candidate(ledger), chosen_candidate(ledger)
+    if chosen is not None and chosen != promoted:
+        _switch(ledger, observed, chosen, settings)
+    elif promoted is not None:
+        _keep_serving(ledger, promoted, settings)
+        ledger.desired.append(serving.stable_service(ledger.run, promoted))
+        _finish(ledger, promoted)
     else:
-        ledger.note(PROMOTE, reason="AwaitingPromotion", message=message)
+        _explain_nothing_promoted(ledger)
 
 
-def _serve_promoted(
-    ledger: Ledger, observed: Observed, candidate: CandidateId, settings: OperatorSettings
-) -> None:
-    run = ledger.run
-    promoted = ledger.status.promoted
-    if promoted is not None and promoted.candidate == candidate.name:
-        _keep_serving(ledger, candidate, settings)
+def _explain_nothing_promoted(ledger: Ledger) -> None:
+    promotion = ledger.run.spec.promotion
+    if promotion.mode is PromotionMode.MANUAL:
+        message = _advice(ledger)
+        if ledger.steps[PROMOTE].state is StepState.RUNNING:
+            ledger.note(PROMOTE, reason="AwaitingPromotion", message=message)
+        else:
+            ledger.move(PROMOTE, StepState.RUNNING, "AwaitingPromotion", message)
+    elif ledger.is_final(PROMOTE):
         return
+    elif promotion.mode is PromotionMode.NEVER:
+        ledger.move(PROMOTE, StepState.SKIPPED, "PromotionNever", "promotion.mode is Never")
+    else:
+        reason = ledger.steps[SELECT].reason or "NoCandidateEligible"
+        ledger.move(PROMOTE, StepState.SKIPPED, reason, "nothing is promoted")
+
+
+def _advice(ledger: Ledger) -> str:
+    named, best = ledger.run.spec.promotion.candidate, ledger.status.best
+    if named is None:
+        measured = f" ({best.candidate} measured best)" if best else " (none is eligible)"
+        return f"waits until promotion.candidate names a depth{measured}"
+    known = ledger.candidates.get(named)
+    if known is None:
+        depths = ", ".join(found.name for found in ledger.run.candidates if found.depth)
+        return f"promotion.candidate {named} is not one of the run's depths: {depths}"
+    return f"promotion.candidate {named} cannot be promoted, it failed: {known.message}"
+
+
+def _switch(
+    ledger: Ledger, observed: Observed, chosen: CandidateId, settings: OperatorSettings
+) -> None:
+    run, promoted = ledger.run, promoted_candidate(ledger)
     if run.spec.suspend:
         return
     if ledger.steps[PROMOTE].state is not StepState.RUNNING:
-        ledger.move(PROMOTE, StepState.RUNNING, "ServerStarting", f"starts {candidate.name} again")
-    in_the_way = [
-        server
-        for other in run.candidates
-        if other != candidate
-        and (server := observed.servers.get(names.server_name(run, other))) is not None
-        and not server.is_stopped
-    ]
-    # With sequential GPUs the winner starts when the last candidate is gone; when the promoted
-    # candidate changes, the old one serves until the new one is ready only if both fit.
-    if in_the_way and run.spec.serving.strategy == "Sequential":
-        ledger.note(PROMOTE, message=f"waits until {in_the_way[0].name} is gone")
-        return
-    _keep_serving(ledger, candidate, settings, with_service=False)
-    server = observed.servers.get(names.server_name(run, candidate))
+        ledger.move(PROMOTE, StepState.RUNNING, "ServerStarting", f"starts {chosen.name} again")
+    if run.spec.serving.strategy is Strategy.SEQUENTIAL:
+        # The GPUs are there for one server: the winner starts when every other one is gone, a
+        # promoted one too.
+        for other in run.candidates:
+            server = observed.servers.get(names.server_name(run, other))
+            if other != chosen and server is not None and not server.is_stopped:
+                ledger.note(PROMOTE, message=f"waits until {server.name} is gone")
+                return
+    elif promoted is not None:
+        _keep_serving(ledger, promoted, settings)
+    _keep_serving(ledger, chosen, settings)
+    server = observed.servers.get(names.server_name(run, chosen))
     if server is None or not server.ready:
-        pod = max(server.pods, key=lambda found: found.created_at, default=None) if server else None
-        if pod is not None and (pod.waiting or pod.last_words):
-            ledger.note(PROMOTE, message=pod.last_words or pod.waiting)
+        pod = server.newest_pod if server else None
+        words = pod and (pod.last_words or pod.waiting)
+        ledger.note(PROMOTE, message=words or f"{chosen.name} loads the model")
         return
-    ledger.desired.append(serving.stable_service(run, candidate))
-    for name, known in ledger.candidates.items():
-        state = CandidateState.PROMOTED if name == candidate.name else known.state
-        if name != candidate.name and state is CandidateState.PROMOTED:
-            state = CandidateState.MEASURED
-        ledger.candidates[name] = known.model_copy(update={"state": state})
+    if promoted is not None:
+        ledger.change_candidate(promoted, state=CandidateState.MEASURED)
+    ledger.change_candidate(chosen, state=CandidateState.PROMOTED)
+    ledger.desired.append(serving.stable_service(run, chosen))
     ledger.set(
         promoted=Promoted(
-            candidate=candidate.name,
+            candidate=chosen.name,
             service=names.stable_service_name(run),
             drafter_path=str(names.Paths(run).drafter.relative_to(names.DATA_MOUNT)),
             promoted_at=timestamp(ledger.now),
         )
     )
-    ledger.move(
-        PROMOTE,
-        StepState.SUCCEEDED,
-        "Promoted",
-        f"the Service {names.stable_service_name(run)} serves {candidate.name}",
+    _finish(ledger, chosen)
+
+
+def _finish(ledger: Ledger, promoted: CandidateId) -> None:
+    if ledger.steps[PROMOTE].state is not StepState.SUCCEEDED:
+        message = f"the Service {names.stable_service_name(ledger.run)} serves {promoted.name}"
+        ledger.move(PROMOTE, StepState.SUCCEEDED, "Promoted", message)
+
+
+def _keep_serving(ledger: Ledger, candidate: CandidateId, settings: OperatorSettings) -> None:
+    ledger.desired.append(serving.deployment(ledger.run, candidate, 1, settings))
+    ledger.desired.append(serving.candidate_service(ledger.run, candidate))
+
+
+def kept_candidates(ledger: Ledger) -> set[CandidateId]:
+    """Return the candidates that stay up: the promoted one, and the one about to be."""
+    promoted, chosen = promoted_candidate(ledger), chosen_candidate(ledger)
+    kept = {promoted} if promoted is not None else set()
+    switching = (
+        ledger.steps[PROMOTE].state is StepState.RUNNING
+        and chosen is not None
+        and chosen != promoted
+        and not ledger.run.spec.suspend
     )
-
-
-def _keep_serving(
-    ledger: Ledger, candidate: CandidateId, settings: OperatorSettings, *, with_service: bool = True
-) -> None:
-    run = ledger.run
-    ledger.desired.append(serving.deployment(run, candidate, 1, settings))
-    ledger.desired.append(serving.candidate_service(run, candidate))
-    if with_service:
-        ledger.desired.append(serving.stable_service(run, candidate))
-
-
-def promoted_candidate(ledger: Ledger) -> CandidateId | None:
-    """Return the candidate that stays up: promoted, or about to be."""
-    promoted = ledger.status.promoted
-    if promoted is not None:
-        return next(
-            (found for found in ledger.run.candidates if found.name == promoted.candidate), None
-        )
-    if ledger.steps[PROMOTE].state is StepState.RUNNING and not ledger.run.spec.suspend:
-        return chosen_candidate(ledger)
-    return None
+    if not switching or chosen is None:
+        return kept
+    if ledger.run.spec.serving.strategy is Strategy.SEQUENTIAL:
+        return {chosen}
+    return kept | {chosen}
 
 
 def active_candidates(ledger: Ledger) -> set[CandidateId]:

@@ -122,7 +122,9 @@ def _refusal(
     spec: DrafterRunSpec, candidate: Candidate, baseline: Candidate | None, concurrency: int
 ) -> tuple[str, str] | None:
     """Return why a measured candidate is not eligible."""
-    length = float(candidate.acceptance_length or 0)
+    if candidate.acceptance_length is None:
+        return "NotMeasured", "the server's counters gave no acceptance length"
+    length = float(candidate.acceptance_length)
     minimum = float(spec.benchmark.minimum_acceptance_length)
     if length < minimum:
         causes = f"; {LIKELY_CAUSES}" if length < NO_SPECULATION else ""
