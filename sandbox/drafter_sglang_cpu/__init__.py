@@ -1,0 +1,1 @@
+"""Run the unmodified SGLang server on a CPU, with operators written in plain torch."""
