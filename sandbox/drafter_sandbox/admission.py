@@ -10,6 +10,7 @@ from drafter_sandbox.resources import CRD_GROUP, CRD_PLURAL, ResourceType
 from drafter_sandbox.store import Body, Store, timestamp
 from drafter_sandbox.validation import validate
 
+DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 SERVICE_NETWORK = IPv4Network("127.96.0.0/16")
 
 
@@ -30,6 +31,8 @@ class ServerAdmission:
         self._prepare(resource, body)
         if (resource.group, resource.plural) == ("", "services"):
             self._assign_address(store, resource, body, None)
+        if (resource.group, resource.plural) == ("", "persistentvolumeclaims"):
+            _assign_storage_class(store, body)
         self._check(resource, None, body, None)
         if _is_crd(resource):
             crd.established(body, timestamp())
@@ -99,3 +102,15 @@ def _is_crd(resource: ResourceType) -> bool:
 def _has_wrong_types(schema: schemas.Schema, body: Body) -> bool:
     """Whether an object has fields of wrong types, which defaulting would stumble over."""
     return any(cause.reason == "FieldValueTypeInvalid" for cause in validate(schema, body))
+
+
+def _assign_storage_class(store: Store, body: Body) -> None:
+    """Give a claim that names no class the default one, as DefaultStorageClass does."""
+    spec = body.get("spec")
+    if not isinstance(spec, dict) or "storageClassName" in spec:
+        return
+    for storage_class in store.list("storageclasses", group="storage.k8s.io"):
+        annotations = storage_class["metadata"].get("annotations") or {}
+        if annotations.get(DEFAULT_CLASS_ANNOTATION) == "true":
+            spec["storageClassName"] = storage_class["metadata"]["name"]
+            return

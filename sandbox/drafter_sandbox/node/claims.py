@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from drafter_sandbox.admission import DEFAULT_CLASS_ANNOTATION
 from drafter_sandbox.quantities import parse_quantity
 from drafter_sandbox.store import Store
 
 STORAGE_CLASS = "sandbox-local"
 PROVISIONER = "drafters.dev/sandbox-local"
-DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 
 
 def ensure_storage_class(store: Store) -> None:
@@ -111,7 +111,6 @@ class ClaimController:
             "persistentvolumes", None, name, lambda status: status.update(phase="Bound")
         )
         spec["volumeName"] = name
-        spec.setdefault("storageClassName", volume["spec"].get("storageClassName", ""))
         self._store.update("persistentvolumeclaims", metadata["namespace"], metadata["name"], claim)
         capacity, modes = volume["spec"]["capacity"], volume["spec"].get("accessModes", [])
         self._store.patch_status(

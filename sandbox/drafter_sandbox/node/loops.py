@@ -75,8 +75,8 @@ class ControllerLoop:
             try:
                 pause = self._reconcile()
             except ApiError as error:
-                # Somebody else was faster; the change that this was will wake the loop.
-                logger.debug("%s: %s", self._name, error)
+                # Mostly somebody else was faster, and that change wakes the loop again.
+                logger.info("%s: %s", self._name, error)
                 pause = 1.0
             except Exception:
                 logger.exception("the controller %s failed", self._name)

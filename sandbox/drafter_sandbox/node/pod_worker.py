@@ -88,6 +88,7 @@ class PodWorker:
         self._processes: dict[str, ContainerProcess] = {}
         # A task that nobody refers to may vanish before it is done.
         self._killers: set[asyncio.Task[None]] = set()
+        self._ending = False
         self._initialised = False
         self._init_failed = False
         status = pod.get("status", {})
@@ -195,7 +196,7 @@ class PodWorker:
                     status["ready"] = True
                     self._publish()
                     break
-                if self._policy == "Never":
+                if self._policy == "Never" or self._ending:
                     self._init_failed = True
                     self._publish()
                     return
@@ -218,6 +219,8 @@ class PodWorker:
             await self._back_off(container, status)
 
     def _restarts(self, exit_code: int) -> bool:
+        if self._ending:
+            return False
         return self._policy == "Always" or (self._policy == "OnFailure" and exit_code != 0)
 
     async def _back_off(self, container: Mapping[str, Any], status: states.Status) -> None:
@@ -429,7 +432,8 @@ class PodWorker:
     # The end
 
     async def end(self, grace_seconds: float) -> None:
-        """End every container: SIGTERM, the grace period, SIGKILL."""
+        """End every container for good: SIGTERM, the grace period, SIGKILL."""
+        self._ending = True
         for name in self._processes:
             self._event("Normal", "Killing", f"Stopping container {name}")
         await asyncio.gather(
