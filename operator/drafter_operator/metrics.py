@@ -90,7 +90,8 @@ def forget_run(namespace: str, run: str) -> None:
 
 
 def show_run(namespace: str, run: str, status: DrafterRunStatus) -> None:
-    """Set a run's series to its status."""
+    """Set a run's series to its status; what the status no longer has goes."""
+    forget_run(namespace, run)
     for phase in Phase:
         PHASE.labels(namespace, run, phase.value).set(phase is status.phase)
     for step in status.steps:

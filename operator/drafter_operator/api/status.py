@@ -67,7 +67,13 @@ class Progress(ApiModel):
     done: int = Field(ge=0, description="Units done.")
     total: int = Field(ge=0, description="Units in all.")
     unit: str = Field(max_length=32, description="samples, steps or requests.")
-    rate_per_second: str | None = Field(default=None, description="Units a second, lately.")
+    counted_from: int = Field(
+        default=0, ge=0, description="Units already done when this Pod was first asked."
+    )
+    counted_since: Timestamp | None = Field(
+        default=None, description="Time when this Pod was first asked."
+    )
+    rate_per_second: str | None = Field(default=None, description="Units a second since then.")
     seconds_left: int | None = Field(default=None, ge=0, description="Estimated time left.")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from drafter_operator.api.status import Progress, Step, TrainingStatus
+from drafter_operator.lifecycle.ledger import timestamp
 from drafter_operator.lifecycle.observed import Sample
 
 DONE_METRIC, EXPECTED_METRIC = "drafter_job_work_done", "drafter_job_work_expected"
@@ -14,7 +15,8 @@ DONE_METRIC, EXPECTED_METRIC = "drafter_job_work_done", "drafter_job_work_expect
 def progress_of(samples: Sequence[Sample], step: Step, now: datetime) -> Progress | None:
     """Return a step's progress, or None while its Pod says nothing.
 
-    The rate is the mean since the step started; it is left out in the first seconds.
+    The rate is the mean since the Pod was first asked: neither its start-up nor the work it found
+    done counts. It is left out until there is something to measure.
     """
     done = next((sample for sample in samples if sample.name == DONE_METRIC), None)
     if done is None:
@@ -28,19 +30,29 @@ def progress_of(samples: Sequence[Sample], step: Step, now: datetime) -> Progres
         ),
         0.0,
     )
-    progress = Progress(done=int(done.value), total=int(expected), unit=unit)
-    if step.started_at is None or done.value <= 0:
-        return progress
-    elapsed = (now - datetime.fromisoformat(step.started_at)).total_seconds()
-    if elapsed < 1:
-        return progress
-    rate = done.value / elapsed
-    return progress.model_copy(
-        update={
-            "rate_per_second": f"{rate:.3f}",
-            "seconds_left": max(0, round((expected - done.value) / rate)),
-        }
+    progress = Progress(
+        done=int(done.value),
+        total=int(expected),
+        unit=unit,
+        counted_from=int(done.value),
+        counted_since=timestamp(now),
     )
+    known = step.progress
+    if known is None or known.counted_since is None or known.unit != unit:
+        return progress
+    if done.value < known.counted_from:
+        return progress
+    counted = done.value - known.counted_from
+    elapsed = (now - datetime.fromisoformat(known.counted_since)).total_seconds()
+    changes: dict[str, object] = {
+        "counted_from": known.counted_from,
+        "counted_since": known.counted_since,
+    }
+    if counted > 0 and elapsed >= 1:
+        rate = counted / elapsed
+        changes["rate_per_second"] = f"{rate:.3f}"
+        changes["seconds_left"] = max(0, round((expected - done.value) / rate))
+    return progress.model_copy(update=changes)
 
 
 def live_training(samples: Sequence[Sample], training: TrainingStatus) -> TrainingStatus:
