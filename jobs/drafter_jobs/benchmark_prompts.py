@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drafter_jobs.chat_template import ChatTemplate, ChatTemplateError
 from drafter_jobs.load_generator import TokenizedPrompt
+from drafter_jobs.prompts import PromptRow, PromptsError, parse_prompts
 from drafter_jobs.speculators_checkpoint import CheckpointUnreadableError, read_json_object
 
 RECORD_FILE = "prepare.json"
@@ -60,7 +60,7 @@ def load_prompts(
     Parameters
     ----------
     prompts
-        JSON Lines with ``prompt`` or ``messages``, and ``id``.
+        JSON Lines, as Prepare reads them; the answer of a row that ends with one is left out.
     dataset
         Directory of the dataset, with its record.
     target
@@ -70,7 +70,7 @@ def load_prompts(
     trust_remote_code
         Whether a tokenizer may run code of its own.
     limit
-        Number of prompts taken.
+        Number of prompts taken, at most.
 
     Raises
     ------
@@ -80,53 +80,49 @@ def load_prompts(
         If the target's template has changed since the dataset was prepared.
     """
     record = read_template_record(dataset)
-    conversations = read_conversations(prompts, limit)
-    from transformers import AutoTokenizer
-
+    rows = _read_rows(prompts)[:limit]
+    tokenizer = _load_tokenizer(target, revision, trust_remote_code)
+    template = matching_template(tokenizer, record, target)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            target, revision=revision, trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        summary = str(error).strip().splitlines()[0]
-        raise PromptsUnusableError(f"the tokenizer of {target} cannot be read: {summary}") from None
-    check_template(tokenizer.chat_template, record, target)
-    tokenized = [
-        TokenizedPrompt(
-            identity,
-            tokenizer.apply_chat_template(
-                messages,
-                tokenize=True,
-                add_generation_prompt=True,
-                return_dict=False,
-                **record.arguments,
-            ),
-        )
-        for identity, messages in conversations
-    ]
+        tokenized = [
+            TokenizedPrompt(row.id, template.token_ids(tokenizer, _question(row))) for row in rows
+        ]
+    except ChatTemplateError as error:
+        raise PromptsUnusableError(f"{prompts}: {error}") from None
     return LoadedPrompts(tokenized, record.sha256)
 
 
-def check_template(template: str | None, record: TemplateRecord, target: str) -> None:
-    """Compare a target's template with the recorded one.
+def matching_template(tokenizer: Any, record: TemplateRecord, target: str) -> ChatTemplate:
+    """Return a tokenizer's template if it is the recorded one.
+
+    Parameters
+    ----------
+    tokenizer
+        Of the target.
+    record
+        Of the dataset.
+    target
+        The target's name, for the error.
 
     Raises
     ------
     TemplateMismatchError
-        If they differ.
+        If the template is another one, or there is none.
     """
-    if not template:
+    try:
+        template = ChatTemplate.of(tokenizer, record.arguments)
+    except ChatTemplateError as error:
         raise TemplateMismatchError(
-            f"{target} has no chat template, the drafter was trained with one; give the target "
-            "the tokenizer it was trained for"
-        )
-    present = hashlib.sha256(template.encode()).hexdigest()
-    if present != record.sha256:
+            f"{target}: {error}, the drafter was trained with one; give the target the tokenizer "
+            "it was trained for"
+        ) from None
+    if template.sha256 != record.sha256:
         raise TemplateMismatchError(
-            f"the chat template of {target} has the checksum {present[:12]}, the drafter was "
-            f"trained with {record.sha256[:12]}: another template changes the prompts and lowers "
-            "acceptance; restore the template, or train again"
+            f"the chat template of {target} has the checksum {template.sha256[:12]}, the drafter "
+            f"was trained with {record.sha256[:12]}: another template changes the prompts and "
+            "lowers acceptance; restore the template, or train again"
         )
+    return template
 
 
 def read_template_record(dataset: Path) -> TemplateRecord:
@@ -150,60 +146,31 @@ def read_template_record(dataset: Path) -> TemplateRecord:
         raise PromptsUnusableError(f"--dataset: {path} records no chat template") from None
 
 
-def read_conversations(path: Path, limit: int) -> list[tuple[str, list[dict[str, str]]]]:
-    """Read id and messages of the first prompts of a file.
-
-    Returns
-    -------
-    list of tuple
-        Id and messages, each with ``role`` and ``content``, without a trailing answer.
-
-    Raises
-    ------
-    PromptsUnusableError
-        If a line is not a prompt, an id repeats, or there is none.
-    """
+def _read_rows(path: Path) -> list[PromptRow]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        return parse_prompts(path.read_bytes(), str(path))
     except OSError as error:
         raise PromptsUnusableError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise PromptsUnusableError(f"{path} is not UTF-8: {error.reason}") from None
-    found: dict[str, list[dict[str, str]]] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        if len(found) == limit:
-            break
-        identity, messages = _conversation(path, number, line)
-        if identity in found:
-            raise PromptsUnusableError(f"{path}, line {number}: the id {identity!r} repeats")
-        found[identity] = messages
-    if not found:
-        raise PromptsUnusableError(f"{path} holds no prompt")
-    return list(found.items())
+    except PromptsError as error:
+        raise PromptsUnusableError(str(error)) from None
 
 
-def _conversation(path: Path, number: int, line: str) -> tuple[str, list[dict[str, str]]]:
+def _question(row: PromptRow) -> list[dict[str, str]]:
+    messages = [dict(message) for message in row.messages]
+    if messages[-1]["role"] == "assistant":
+        messages.pop()
+    if not messages:
+        raise ChatTemplateError(f"the prompt {row.id!r} is an answer without a question")
+    return messages
+
+
+def _load_tokenizer(target: str, revision: str | None, trust_remote_code: bool) -> Any:
+    from transformers import AutoTokenizer
+
     try:
-        row = json.loads(line)
-        identity = str(row.get("id", number))
-        messages = row.get("messages") or [{"role": "user", "content": row["prompt"]}]
-        checked = [_message(message) for message in messages]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise PromptsUnusableError(
-            f'{path}, line {number}: not a row like {{"id": "1", "prompt": "…"}} or '
-            '{"id": "1", "messages": [{"role": "user", "content": "…"}]}'
-        ) from None
-    if checked[-1]["role"] == "assistant":
-        checked.pop()
-    if not checked:
-        raise PromptsUnusableError(f"{path}, line {number}: only an answer, no question")
-    return identity, checked
-
-
-def _message(message: Any) -> dict[str, str]:
-    role, content = message["role"], message["content"]
-    if not isinstance(role, str) or not isinstance(content, str) or not content.strip():
-        raise ValueError
-    return {"role": role, "content": content}
+        return AutoTokenizer.from_pretrained(
+            target, revision=revision, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        summary = str(error).strip().splitlines()[0]
+        raise PromptsUnusableError(f"the tokenizer of {target} cannot be read: {summary}") from None
