@@ -50,7 +50,7 @@ def _job(run: Run, work: _Work, attempt: int, suspended: bool, operator: Operato
         "name": "job",
         "image": work.settings.image,
         "command": [work.program],
-        "args": list(work.arguments),
+        "args": [*work.arguments, "--metrics-address", "0.0.0.0"],
         "env": [
             {"name": TERMINATION_LOG_VARIABLE, "value": TERMINATION_LOG},
             *pods.environment(run, work.settings),

@@ -11,7 +11,7 @@ from drafter_operator.resources.settings import OperatorSettings
 from drafter_operator.run import CandidateId, Run
 
 COMPONENT = "server"
-STARTUP_PERIOD_SECONDS = 5
+STARTUP_PERIOD_SECONDS = 2
 HEALTH_TIMEOUT_SECONDS = 30
 """``/health`` generates a token, takes a second at least and up to 20 s under load."""
 
