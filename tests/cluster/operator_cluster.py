@@ -173,6 +173,21 @@ class OperatorCluster:
             f" the operator: {self.operator_log()[-3000:]}"
         )
 
+    def count_changes(self, name: str, seconds: int) -> int:
+        """Return how often the run is written in a while."""
+        api = kubernetes.client.CustomObjectsApi(self.sandbox.client())
+        found = api.list_namespaced_custom_object(
+            *("drafters.dev", "v1alpha1", "default", "drafterruns")
+        )
+        events = kubernetes.watch.Watch().stream(
+            api.list_namespaced_custom_object,
+            *("drafters.dev", "v1alpha1", "default", "drafterruns"),
+            field_selector=f"metadata.name={name}",
+            resource_version=found["metadata"]["resourceVersion"],
+            timeout_seconds=seconds,
+        )
+        return sum(event["type"] == "MODIFIED" for event in events)
+
     def wait_for_phase(self, name: str, phase: str) -> dict[str, Any]:
         return self.wait(name, lambda status: status.get("phase") == phase)
 

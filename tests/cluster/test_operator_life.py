@@ -259,6 +259,27 @@ def test_a_server_that_crashes_disqualifies_its_candidate_only(cluster: Operator
     assert status["best"]["candidate"] == "depth-2"
 
 
+def test_progress_comes_from_the_pod_s_metrics_without_a_storm_of_writes(
+    cluster: OperatorCluster,
+) -> None:
+    (cluster.control / "drafter-extract.metrics").write_text(
+        'drafter_job_work_done{unit="samples"} 10\ndrafter_job_work_expected{unit="samples"} 40\n'
+    )
+    cluster.hold("drafter-extract")
+    cluster.apply_run("busy")
+    status = cluster.wait(
+        "busy", lambda status: any("progress" in step for step in status.get("steps", []))
+    )
+
+    progress = status["steps"][1]["progress"]
+    assert (progress["done"], progress["total"], progress["unit"]) == (10, 40, "samples")
+    # Nothing goes on, so that nothing is written: a pass each half second finds all as it was.
+    assert cluster.count_changes("busy", seconds=3) <= 1
+    cluster.release("drafter-extract")
+    status = cluster.wait("busy", lambda status: status.get("step") == "Train")
+    assert "progress" not in status["steps"][1]
+
+
 def test_sigterm_stops_the_operator_within_ten_seconds(cluster: OperatorCluster) -> None:
     cluster.hold("drafter-prepare")
     cluster.apply_run("stop")

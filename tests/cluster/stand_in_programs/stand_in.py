@@ -2,8 +2,9 @@
 
 Started as ``stand_in.py NAME ARGUMENTS…``. The directory in ``STAND_IN_CONTROL`` changes what it
 does: a file ``NAME.json`` with ``exit_code``, ``reason``, ``message`` and ``times`` makes that
-many starts fail; a file ``NAME.hold`` makes it wait until the file is gone. Every start is
-written to ``starts.log`` there.
+many starts fail; a file ``NAME.hold`` makes it wait until the file is gone; a file
+``NAME.metrics`` is what it serves as its metrics meanwhile. Every start is written to
+``starts.log`` there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,22 @@ def hold(name: str) -> None:
         time.sleep(0.02)
 
 
+def serve_metrics(arguments: list[str], text: bytes) -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(
+        (option(arguments, "--metrics-address"), 9400), Handler
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
 def run_job(program: str, arguments: list[str]) -> None:
     name = program
     if program == "drafter-benchmark":
@@ -114,6 +132,9 @@ def run_job(program: str, arguments: list[str]) -> None:
     with (CONTROL / "starts.log").open("a") as log:
         log.write(f"{name} {' '.join(arguments)}\n")
     signal.signal(signal.SIGTERM, lambda *_: end(143, "Interrupted", "stopped", None))
+    served = CONTROL / f"{name}.metrics"
+    if served.exists():
+        serve_metrics(arguments, served.read_bytes())
     hold(name)
     fault = CONTROL / f"{name}.json"
     if fault.exists():
