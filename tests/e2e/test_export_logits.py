@@ -68,51 +68,50 @@ def make_drafter(target: Path, directory: Path, **norms: bool) -> torch.nn.Modul
     return model.eval()
 
 
-@pytest.mark.parametrize(
-    "norms",
-    [{}, {"norm_before_fc": True, "norm_output": True}, {"fc_norm": True}],
-    ids=["plain", "norm_before_fc", "fc_norm"],
-)
-def test_first_step_logits_are_equal(
-    tiny_target: Path, tmp_path: Path, norms: dict[str, bool]
-) -> None:
-    model = make_drafter(tiny_target, tmp_path / "checkpoint", **norms)
-    export_drafter(tmp_path / "checkpoint", tmp_path / "drafter", str(tiny_target))
-
-    size = model.config.transformer_layer_config.hidden_size
-    input_ids = torch.randint(model.embed_tokens.num_embeddings, (TOKENS,))
-    hidden_states = torch.randn(TOKENS, 3 * size)
-    positions = torch.arange(TOKENS)
+def trainers_logits(model: torch.nn.Module, given: dict[str, torch.Tensor]) -> torch.Tensor:
+    """First-step logits of speculators' own model, of shape (tokens, draft vocabulary)."""
     captured: list[torch.Tensor] = []
-    model.lm_head.register_forward_hook(lambda module, given, logits: captured.append(logits[0]))
+    model.lm_head.register_forward_hook(lambda module, args, logits: captured.append(logits[0]))
     with torch.no_grad():
         model(
-            hidden_states=hidden_states[None],
-            input_ids=input_ids[None],
+            hidden_states=given["hidden_states"][None],
+            input_ids=given["input_ids"][None],
             document_ids=torch.zeros(1, TOKENS, dtype=torch.long),
-            position_ids=positions[None],
+            position_ids=given["positions"][None],
             ttt_steps=1,
         )
+    return captured[0]
 
-    inputs, outputs = tmp_path / "inputs.safetensors", tmp_path / "outputs.safetensors"
-    save_file(
-        {
+
+def test_first_step_logits_are_equal(tiny_target: Path, tmp_path: Path) -> None:
+    variants: dict[str, dict[str, bool]] = {
+        "plain": {},
+        "norm_before_fc": {"norm_before_fc": True, "norm_output": True},
+        "fc_norm": {"fc_norm": True},
+    }
+    expected: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    for name, norms in variants.items():
+        case = tmp_path / name
+        model = make_drafter(tiny_target, case / "checkpoint", **norms)
+        export_drafter(case / "checkpoint", case / "drafter", str(tiny_target))
+        given = {
             "embeddings": model.embed_tokens.weight.detach().clone(),
-            "input_ids": input_ids,
-            "hidden_states": hidden_states,
-            "positions": positions,
-        },
-        inputs,
-    )
+            "input_ids": torch.randint(model.embed_tokens.num_embeddings, (TOKENS,)),
+            "hidden_states": torch.randn(TOKENS, 3 * model.embed_tokens.embedding_dim),
+            "positions": torch.arange(TOKENS),
+        }
+        save_file(given, case / "inputs.safetensors")
+        expected[name] = trainers_logits(model, given), torch.nonzero(model.t2d).flatten()
+
     program = Path(__file__).with_name("engine_draft_logits.py")
     process = subprocess.run(
-        [sys.executable, program, tmp_path / "drafter", inputs, outputs],
+        [sys.executable, program, *(tmp_path / name for name in variants)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert process.returncode == 0, process.stderr[-3000:]
-    engine = load_file(outputs)
-    torch.testing.assert_close(engine["logits"], captured[0], rtol=1e-4, atol=1e-4)
-    expected_ids = torch.nonzero(model.t2d).flatten()
-    torch.testing.assert_close(engine["target_ids"], expected_ids)
+    for name, (logits, target_ids) in expected.items():
+        engine = load_file(tmp_path / name / "outputs.safetensors")
+        torch.testing.assert_close(engine["logits"], logits, rtol=1e-4, atol=1e-4, msg=name)
+        torch.testing.assert_close(engine["target_ids"], target_ids, msg=name)
