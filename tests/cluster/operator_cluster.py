@@ -78,6 +78,16 @@ class OperatorCluster:
         self._operator = None
         return time.monotonic() - began
 
+    def reset(self) -> None:
+        """Remove every run and what a test left; the operator runs afterwards."""
+        self.sandbox.kubectl("delete", "drun", "--all", "--timeout=20s")
+        label = "drafters.dev/run"
+        self.sandbox.kubectl("wait", "--for=delete", "pods", "-l", label, "--timeout=30s")
+        for left in self.control.iterdir():
+            left.unlink()
+        if self._operator is None:
+            self.start_operator()
+
     def stop(self) -> None:
         if self._operator is not None:
             self.kill_operator()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from operator_cluster import OperatorCluster
@@ -24,13 +23,20 @@ EVERY_PROGRAM_ONCE = [
 ]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[OperatorCluster]:
-    found = OperatorCluster(tmp_path)
-    found.make_references(tmp_path / "models")
-    found.start_operator()
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorCluster]:
+    directory = tmp_path_factory.mktemp("operator")
+    found = OperatorCluster(directory)
+    found.make_references(directory / "models")
     yield found
     found.stop()
+
+
+@pytest.fixture
+def cluster(shared_cluster: OperatorCluster) -> OperatorCluster:
+    """A sandbox with an operator and without runs."""
+    shared_cluster.reset()
+    return shared_cluster
 
 
 def test_a_run_goes_from_prompts_to_a_promoted_drafter(cluster: OperatorCluster) -> None:
