@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -377,8 +378,19 @@ class PodWorker:
         if "PYTHONPATH" in filled:
             filled["PYTHONPATH"] = f"{base['PYTHONPATH']}:{filled['PYTHONPATH']}"
         if temporary := mounted_paths(container, self._volumes).get("/tmp"):
-            base["TMPDIR"] = temporary
+            base["TMPDIR"] = str(self._short_path(Path(temporary)))
         return base | filled
+
+    def _short_path(self, directory: Path) -> Path:
+        """Return a short name of a directory: the path of a socket may have 107 bytes only."""
+        link = self._link
+        if not link.is_symlink():
+            link.symlink_to(directory, target_is_directory=True)
+        return link
+
+    @property
+    def _link(self) -> Path:
+        return Path(tempfile.gettempdir()) / f"sandbox-{self._uid[:13]}"
 
     async def _probe(
         self,
@@ -442,6 +454,7 @@ class PodWorker:
 
     def clean_up(self) -> None:
         """Remove what belongs to the Pod alone; its logs go too."""
+        self._link.unlink(missing_ok=True)
         remove_volumes(self._root)
 
 

