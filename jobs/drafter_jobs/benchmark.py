@@ -437,7 +437,8 @@ def _not_negative(text: str) -> int:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = job_parser("drafter-benchmark", __doc__ or "")
     parser.add_argument("--url", required=True, help="http://host:port of the server")
     parser.add_argument("--candidate", required=True, help="name of the candidate")
@@ -530,7 +531,7 @@ def _run(arguments: argparse.Namespace) -> BenchmarkResult:
 
 def main() -> None:
     """Run ``drafter-benchmark``."""
-    sys.exit(run_job(_parser(), _run))
+    sys.exit(run_job(build_parser(), _run))
 
 
 if __name__ == "__main__":

@@ -279,7 +279,8 @@ def check_directory(
     return True
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = job_parser("drafter-export", __doc__ or "")
     parser.add_argument(
         "checkpoint", type=Path, nargs="?", help="checkpoint, or the trainer's directory of them"
@@ -298,6 +299,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=ENGINE_DTYPES,
         default="bfloat16",
         help="type the engine computes in; tensors keep theirs (default: bfloat16)",
+    )
+    parser.add_argument(
+        "--delete-hidden-states",
+        type=Path,
+        metavar="DIR",
+        help="once the drafter is exported, remove the hidden states it was trained on",
     )
     parser.add_argument(
         "--replace",
@@ -334,7 +341,17 @@ def _run(arguments: argparse.Namespace) -> ExportResult | None:
     )
     for note in report.notes:
         log("note", text=note)
+    if arguments.delete_hidden_states is not None:
+        _delete_hidden_states(arguments.delete_hidden_states)
     return export_result(report)
+
+
+def _delete_hidden_states(directory: Path) -> None:
+    """Remove the files of a directory of hidden states and nothing else; its record stays."""
+    removed = [file for file in directory.glob("hs_*.safetensors") if file.is_file()]
+    for file in removed:
+        file.unlink()
+    log("hidden states removed", directory=directory, files=len(removed))
 
 
 def _usage_error(message: str) -> JobError:
@@ -343,7 +360,7 @@ def _usage_error(message: str) -> JobError:
 
 def main() -> None:
     """Run ``drafter-export``."""
-    sys.exit(run_job(_parser(), _run))
+    sys.exit(run_job(build_parser(), _run))
 
 
 if __name__ == "__main__":

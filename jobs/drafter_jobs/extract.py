@@ -291,7 +291,8 @@ def _compute(
     return sorted(failed)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = job_parser("drafter-extract", __doc__ or "")
     flag = parser.add_argument
     flag("--target", required=True, help="directory or Hub id of the target")
@@ -330,7 +331,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of :func:`extract`."""
-    sys.exit(run_job(_parser(), extract, arguments))
+    sys.exit(run_job(build_parser(), extract, arguments))
 
 
 if __name__ == "__main__":

@@ -468,7 +468,8 @@ def _result(
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = job_parser("drafter-prepare", __doc__ or "")
     flag = parser.add_argument
     flag("--target", required=True, help="directory or Hub id of the target")
@@ -529,7 +530,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of :func:`prepare`."""
-    sys.exit(run_job(_parser(), prepare, arguments))
+    sys.exit(run_job(build_parser(), prepare, arguments))
 
 
 if __name__ == "__main__":

@@ -107,7 +107,8 @@ class _Metrics:
                         _ACCURACY.labels(ttt_step=step, kind=kind, split=split).set(value)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = job_parser("drafter-train", __doc__ or "")
     parser.add_argument("--target", required=True, help="directory or hub id of the target")
     parser.add_argument("--target-revision", help="revision on the hub")
@@ -340,9 +341,18 @@ def _is_finished(checkpoints: list[Checkpoint], epochs: int) -> bool:
     )
 
 
+def _local_target(target: str, revision: str | None) -> str:
+    """Return the directory of a target; of one on a hub, the snapshot that Prepare fetched."""
+    if Path(target).is_dir():
+        return target
+    from huggingface_hub import snapshot_download
+
+    return str(snapshot_download(target, revision=revision))
+
+
 def _run_trainer(parsed: argparse.Namespace, layers: list[int]) -> None:
     settings = TrainingSettings(
-        target=str(parsed.target),
+        target=_local_target(parsed.target, parsed.target_revision),
         dataset=str(parsed.dataset),
         hidden_states=str(parsed.hidden_states),
         output=str(parsed.output),
@@ -413,7 +423,7 @@ def _result(best: Checkpoint, epochs: int, resumed: int | None) -> TrainResult:
 
 def main() -> None:
     """Run ``drafter-train``."""
-    sys.exit(run_job(_parser(), train))
+    sys.exit(run_job(build_parser(), train))
 
 
 if __name__ == "__main__":

@@ -231,6 +231,15 @@ class Dtype(enum.StrEnum):
 class Data(ApiModel):
     """How the training corpus is made."""
 
+    model_config = ApiModel.model_config | {
+        "json_schema_extra": validations(
+            (
+                "double(self.validationShare) > 0.0 && double(self.validationShare) < 1.0",
+                "validationShare must be above 0 and below 1: training needs both parts",
+            ),
+        )
+    }
+
     prompts: Prompts = Field(description="Where the prompts come from.")
     limit: int = Field(
         default=0, ge=0, le=100_000_000, description="Prompts to use; 0 uses them all."

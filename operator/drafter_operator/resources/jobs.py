@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 from drafter_jobs.contract.outcome import METRICS_PORT, TERMINATION_LOG_VARIABLE, ExitCode
@@ -157,6 +158,7 @@ def prepare_job(run: Run, attempt: int, suspended: bool, operator: OperatorSetti
         *("--maximum-new-tokens", str(data.maximum_new_tokens)),
         *("--validation-share", data.validation_share),
         *("--draft-vocabulary-size", str(run.spec.training.draft_vocabulary_size)),
+        *("--auxiliary-layers", ",".join(map(str, run.spec.hidden_states.auxiliary_layers))),
         *("--chat-template-arguments", json.dumps(data.chat_template_arguments, sort_keys=True)),
         *_device(data.gpus),
         *("--dtype", str(data.dtype)),
@@ -222,6 +224,7 @@ def train_job(
         *("--learning-rate", training.learning_rate),
         *("--draft-vocabulary-size", str(training.draft_vocabulary_size)),
         *("--optimizer", str(training.optimizer)),
+        *("--train-share", str(1 - Decimal(run.spec.data.validation_share))),
         *("--nodes", str(training.nodes)),
         *("--processes-per-node", str(processes)),
         *_device(training.gpus_per_node),
