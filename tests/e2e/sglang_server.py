@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class SglangServer:
 def speculation(
     drafter: Path, draft_tokens: int, topk: int = 1, steps: int | None = None
 ) -> list[str]:
-    """Return SGLang's arguments for a drafter; a chain of ``draft_tokens`` unless told otherwise."""
+    """Return SGLang's arguments for a drafter: a chain of tokens unless told otherwise."""
     return [
         "--speculative-algorithm", "EAGLE3",
         "--speculative-draft-model-path", str(drafter),
@@ -130,12 +130,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     """End the server and the processes it started: they share the session made for them."""
     if process.poll() is None:
         process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(20)
-        except subprocess.TimeoutExpired:
-            pass
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()

@@ -12,7 +12,7 @@ import types
 
 import torch
 
-from . import attention, cache, elementwise, linear, runtime, speculative
+from . import attention, cache, elementwise, linear, runtime
 from .cache import (
     assign_draft_cache_locs_contiguous_cpu,
     assign_extend_cache_locs_cpu,

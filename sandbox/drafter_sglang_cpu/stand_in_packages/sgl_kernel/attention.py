@@ -7,7 +7,7 @@ heads that share a key head are folded into rows of queries, so that keys are ne
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from .missing import unsupported
 
@@ -45,7 +45,7 @@ class _Part:
             .transpose(1, 2)
             .reshape(requests, key_heads, rows * group, width)
         )
-        output = F.scaled_dot_product_attention(
+        output = functional.scaled_dot_product_attention(
             folded,
             self._positions(k_buffer),
             self._positions(v_buffer),
