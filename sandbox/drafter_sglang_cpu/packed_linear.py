@@ -58,7 +58,8 @@ def _packed_lm_head(
     packed = _packed_heads.get(weight.data_ptr())
     if packed is None:
         packed = _packed_heads[weight.data_ptr()] = convert_weight_packed(weight.data)
-    return weight_packed_linear(hidden_states.to(torch.float32), packed, None, True)
+    logits: torch.Tensor = weight_packed_linear(hidden_states.to(torch.float32), packed, None, True)
+    return logits
 
 
 _packed_heads: dict[int, torch.Tensor] = {}

@@ -15,6 +15,7 @@ ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
+    "SGLANG_EXTERNAL_MODEL_PACKAGE": "drafter_sglang_cpu.served_models",
 }
 
 

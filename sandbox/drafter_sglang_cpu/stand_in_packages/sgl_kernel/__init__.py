@@ -97,4 +97,4 @@ def __getattr__(name: str) -> object:
     raise AttributeError(str(missing(name)))
 
 
-torch.ops.sgl_kernel = _operators()
+setattr(torch.ops, "sgl_kernel", _operators())  # noqa: B010  (typed torch does not know the name)

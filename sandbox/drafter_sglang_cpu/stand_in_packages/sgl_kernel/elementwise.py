@@ -96,7 +96,7 @@ def rotary_embedding_cpu(
     # Pairs last but one if they lie apart, last if they are neighbours.
     shape = (tokens, -1, 2, half) if is_neox else (tokens, -1, half, 2)
     pair = 2 if is_neox else 3
-    pairs = heads.view(shape) if whole else heads[..., : 2 * half].unflatten(-1, shape[2:])
+    pairs = heads[..., : 2 * half].reshape(shape)
     cos, sin = cos_sin[:, 0], cos_sin[:, 1]
     if not is_neox:
         cos, sin = cos.transpose(2, 3), sin.transpose(2, 3)

@@ -18,7 +18,7 @@ def convert_weight_packed(weight: torch.Tensor) -> torch.Tensor:
     RuntimeError
         If this build of torch has no oneDNN.
     """
-    if not torch.backends.mkldnn.is_available():
+    if not torch._C._has_mkldnn:
         raise RuntimeError("this build of torch has no oneDNN: install torch's own CPU wheel")
     packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS_HINT)
     return packed
