@@ -24,6 +24,7 @@ SANDBOX = Path(__file__).resolve().parents[2] / "sandbox"
 class SglangServer:
     url: str
     log: Path
+    pid: int
 
     def get(self, path: str, timeout_s: float = 10) -> Any:
         with urllib.request.urlopen(f"{self.url}{path}", timeout=timeout_s) as response:
@@ -92,7 +93,7 @@ def running_sglang(
         process = subprocess.Popen(
             command, env=variables, stdout=output, stderr=output, start_new_session=True
         )
-    server = SglangServer(f"http://127.0.0.1:{port}", log)
+    server = SglangServer(f"http://127.0.0.1:{port}", log, process.pid)
     try:
         _wait_until_ready(server, process, startup_s)
         yield server
