@@ -135,6 +135,7 @@ class Node:
             await loop.stop()
         if self._kubelet is not None:
             await self._kubelet.stop(STOP_GRACE_SECONDS)
+            kill_marked(STATE_MARK, str(self._state))
         await self._services.stop()
         if self._http is not None:
             await self._http.close()

@@ -113,6 +113,20 @@ def conditions(
     return found + [dict(item) for item in known if item["type"] not in others]
 
 
+def with_disruption(known: Sequence[Mapping[str, Any]]) -> list[Status]:
+    """Return conditions that say the node, not the Pod, is to blame for its end."""
+    if any(item["type"] == "DisruptionTarget" for item in known):
+        return [dict(item) for item in known]
+    disruption = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "TerminationByKubelet",
+        "message": "the sandbox was restarted",
+        "lastTransitionTime": timestamp(),
+    }
+    return [*(dict(item) for item in known), disruption]
+
+
 def backoff_seconds(restarts: int, base: float) -> float:
     """Return the pause before a restart: doubled each time, five minutes at most."""
     return float(min(base * 2 ** max(0, restarts - 1), 300.0))

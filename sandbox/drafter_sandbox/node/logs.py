@@ -64,20 +64,27 @@ class PodLogs:
             )
         too_old = since_seconds is not None and (time.time() - file.stat().st_mtime > since_seconds)
         content = b"" if too_old else file.read_bytes()
-        offset = file.stat().st_size
+        offset = len(content) if content else file.stat().st_size
         if tail_lines is not None:
             lines = content.splitlines(keepends=True)
             content = b"".join(lines[-tail_lines:]) if tail_lines else b""
         for start in range(0, len(content), _CHUNK):
             yield content[start : start + _CHUNK]
-        while follow and not self._ended(namespace, pod, container, restart):
-            await asyncio.sleep(_FOLLOW_SECONDS)
-            with file.open("rb") as opened:
-                opened.seek(offset)
-                fresh = opened.read()
+        while follow:
+            # Looked at before reading, so that what was written last is not lost.
+            ended = self._ended(namespace, pod, container, restart)
+            try:
+                with file.open("rb") as opened:
+                    opened.seek(offset)
+                    fresh = opened.read()
+            except FileNotFoundError:
+                return
             offset += len(fresh)
             if fresh:
                 yield fresh
+            if ended:
+                return
+            await asyncio.sleep(_FOLLOW_SECONDS)
 
     def _ended(self, namespace: str, pod: str, container: str, restart: int) -> bool:
         body = self._store.get("pods", namespace, pod)

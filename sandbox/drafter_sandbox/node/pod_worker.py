@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,12 @@ from drafter_sandbox.node.environment import (
 from drafter_sandbox.node.images import Image, ImageTable, system_path
 from drafter_sandbox.node.logs import PodLogs
 from drafter_sandbox.node.probes import ContainerProbes, probe_succeeds
-from drafter_sandbox.node.processes import STATE_MARK, ContainerProcess, start_container
+from drafter_sandbox.node.processes import (
+    CONTAINER_MARK,
+    STATE_MARK,
+    ContainerProcess,
+    start_container,
+)
 from drafter_sandbox.node.recorder import EventRecorder
 from drafter_sandbox.node.substitutions import Substitutions
 from drafter_sandbox.node.volumes import mounted_paths, prepare_volumes, remove_volumes
@@ -90,9 +96,13 @@ class PodWorker:
         # A task that nobody refers to may vanish before it is done.
         self._killers: set[asyncio.Task[None]] = set()
         self._ending = False
-        self._initialised = False
+        self._disrupted = False
+        self._failure: dict[str, str] = {}
+        self._restarts_in_a_row: dict[str, int] = {}
         self._init_failed = False
         status = pod.get("status", {})
+        # A Pod never goes back to Pending, whatever happens to the node.
+        self._initialised = status.get("phase") == "Running"
         self._init_statuses = self._first_statuses("initContainers", status)
         self._statuses = self._first_statuses("containers", status)
 
@@ -114,8 +124,13 @@ class PodWorker:
         )
         ready = bool(self._statuses) and all(found["ready"] for found in self._statuses.values())
 
+        # A Pod that is told to end for a fault of its own fails once its containers have ended.
+        failed = bool(self._failure) and not self._processes
+
         def change(status: dict[str, Any]) -> None:
-            status["phase"] = phase
+            status["phase"] = "Failed" if failed else phase
+            if failed:
+                status.update(self._failure)
             status["podIP"] = self._address
             status["podIPs"] = [{"ip": self._address}]
             status["hostIP"] = "127.0.0.1"
@@ -124,8 +139,10 @@ class PodWorker:
             if self._init_statuses:
                 status["initContainerStatuses"] = list(self._init_statuses.values())
             status["conditions"] = states.conditions(
-                status.get("conditions") or [], phase, self._initialised, ready
+                status.get("conditions") or [], status["phase"], self._initialised, ready
             )
+            if self._disrupted and self._policy == "Never":
+                status["conditions"] = states.with_disruption(status["conditions"])
 
         with contextlib.suppress(ApiError):
             self._node.store.patch_status("pods", self._namespace, self._name, change)
@@ -139,39 +156,65 @@ class PodWorker:
         """Live until every container has ended for good; cancelled when the Pod is deleted."""
         self._adopt_after_restart()
         self._publish()
-        deadline = self._spec.get("activeDeadlineSeconds")
+        life = asyncio.create_task(self._live())
         try:
-            async with asyncio.timeout(deadline):
-                await self._prepare_volumes()
-                await self._run_init_containers()
-                if not self._init_failed:
-                    self._initialised = True
-                    self._publish()
-                    async with asyncio.TaskGroup() as group:
-                        for container in self._spec["containers"]:
-                            group.create_task(self._run_container(container))
+            # The task keeps running at the deadline: it is what knows the processes to end.
+            await asyncio.wait_for(asyncio.shield(life), self._seconds_left())
         except TimeoutError:
+            self._failure = {
+                "reason": "DeadlineExceeded",
+                "message": "Pod was active on the node longer than specified deadline",
+            }
+            await self.end(self._spec.get("terminationGracePeriodSeconds", 30))
+            await _cancel(life)
+            self._publish()
+        except asyncio.CancelledError:
+            await _cancel(life)
+            raise
+        except Exception as error:
             await self.end(grace_seconds=0)
-            self._fail("DeadlineExceeded", "Pod was active on the node longer than the deadline")
-            return
+            message = f"the sandbox could not run the Pod: {error}"
+            self._failure = {"reason": "NodeError", "message": message}
+            self._publish()
+            raise
+
+    async def _live(self) -> None:
+        await self._prepare_volumes()
+        await self._run_init_containers()
+        if not self._init_failed:
+            self._initialised = True
+            self._publish()
+            tasks = [
+                asyncio.create_task(self._run_container(container))
+                for container in self._spec["containers"]
+            ]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
         self._publish()
+
+    def _seconds_left(self) -> float | None:
+        deadline = self._spec.get("activeDeadlineSeconds")
+        if deadline is None:
+            return None
+        found = self._node.store.get("pods", self._namespace, self._name) or {}
+        begun = found.get("status", {}).get("startTime")
+        spent = (datetime.now(UTC) - datetime.fromisoformat(begun)).total_seconds() if begun else 0
+        return max(0.0, float(deadline) - spent)
 
     def _adopt_after_restart(self) -> None:
         """Say of containers that ran when the node stopped that they have ended."""
         for status in [*self._init_statuses.values(), *self._statuses.values()]:
             begun = status["state"].get("running")
             if begun:
+                self._disrupted = True
                 status["state"] = states.terminated(
                     137, begun["startedAt"], "the sandbox was restarted", "NodeRestart"
                 )
                 status["ready"] = status["started"] = False
-
-    def _fail(self, reason: str, message: str) -> None:
-        def change(status: dict[str, Any]) -> None:
-            status.update(phase="Failed", reason=reason, message=message)
-
-        with contextlib.suppress(ApiError):
-            self._node.store.patch_status("pods", self._namespace, self._name, change)
 
     async def _prepare_volumes(self) -> None:
         while True:
@@ -205,7 +248,10 @@ class PodWorker:
 
     async def _run_container(self, container: Mapping[str, Any]) -> None:
         status = self._statuses[container["name"]]
-        ended = status["state"].get("terminated")
+        # The last end is there when the sandbox stopped while the container waited for a restart.
+        ended = status["state"].get("terminated") or (
+            status["lastState"].get("terminated") if status["state"].get("waiting") else None
+        )
         if ended:
             if not self._restarts(ended["exitCode"]):
                 return
@@ -216,7 +262,7 @@ class PodWorker:
             if not self._restarts(code):
                 return
             if time.monotonic() - began > HEALTHY_SECONDS:
-                status["restartCount"] = max(1, status["restartCount"])
+                self._restarts_in_a_row.pop(container["name"], None)
             await self._back_off(container, status)
 
     def _restarts(self, exit_code: int) -> bool:
@@ -225,21 +271,22 @@ class PodWorker:
         return self._policy == "Always" or (self._policy == "OnFailure" and exit_code != 0)
 
     async def _back_off(self, container: Mapping[str, Any], status: states.Status) -> None:
-        pause = states.backoff_seconds(status["restartCount"], self._node.backoff_seconds)
-        status["lastState"] = status["state"]
-        if status["restartCount"]:
+        """Wait before a restart; the first one comes at once."""
+        name = container["name"]
+        before = self._restarts_in_a_row.get(name, 0)
+        self._restarts_in_a_row[name] = before + 1
+        if ended := status["state"].get("terminated"):
+            status["lastState"] = {"terminated": ended}
+        if before:
+            pause = states.backoff_seconds(before, self._node.backoff_seconds)
             status["state"] = states.waiting(
                 "CrashLoopBackOff",
-                f"back-off {pause:.0f}s restarting failed container={container['name']}"
-                f" pod={self._name}",
+                f"back-off {pause:.0f}s restarting failed container={name} pod={self._name}",
             )
-            self._event(
-                "Warning", "BackOff", f"Back-off restarting failed container {container['name']}"
-            )
-        status["restartCount"] += 1
-        self._publish()
-        if status["restartCount"] > 1:
+            self._event("Warning", "BackOff", f"Back-off restarting failed container {name}")
+            self._publish()
             await asyncio.sleep(pause)
+        status["restartCount"] += 1
 
     # One start of one container
 
@@ -251,9 +298,11 @@ class PodWorker:
         try:
             argv, environment = await self._command(container, status, image)
             log = self._node.logs.file(self._uid, container["name"], status["restartCount"])
-            mark = f"{self._uid}/{container['name']}/{status['restartCount']}"
+            environment[CONTAINER_MARK] = (
+                f"{self._uid}/{container['name']}/{status['restartCount']}"
+            )
             directory = self._working_directory(container)
-            process = await start_container(argv, environment, directory, log, mark)
+            process = await start_container(argv, environment, directory, log)
         except OSError as error:
             message = f"cannot start {container.get('command') or container['image']}: {error}"
             status["state"] = states.terminated(
@@ -270,9 +319,7 @@ class PodWorker:
         try:
             code = await process.wait()
         finally:
-            probes.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await probes
+            await _cancel(probes)
             self._processes.pop(name, None)
         status["ready"] = status["started"] = False
         status["state"] = states.terminated(
@@ -311,21 +358,27 @@ class PodWorker:
         )
 
     def _working_directory(self, container: Mapping[str, Any]) -> Path:
-        wanted = container.get("workingDir")
-        if wanted:
-            return Path(self._substitutions(container).apply(wanted))
         own: Path = self._root / container["name"] / "root"
         own.mkdir(parents=True, exist_ok=True)
+        if wanted := container.get("workingDir"):
+            directory = Path(self._substitutions(container).apply(wanted))
+            if directory.is_dir():
+                return directory
+            # A directory of the image: it begins empty, as one that the image lacks.
+            own = own / wanted.lstrip("/")
+            own.mkdir(parents=True, exist_ok=True)
         return own
 
     async def _command(
         self, container: Mapping[str, Any], status: states.Status, image: Image
     ) -> tuple[list[str], dict[str, str]]:
-        environment = await self._environment(container, status, image)
+        declared = await self._declared(container, status)
+        environment = self._environment(container, declared, image)
         substitutions = self._substitutions(container)
 
         def fill(words: Sequence[str]) -> list[str]:
-            return [substitutions.apply(expand(word, environment)) for word in words]
+            # Variables as declared: a path that was replaced must not be replaced again.
+            return [substitutions.apply(expand(word, declared)) for word in words]
 
         argv = image.argv(fill(container.get("command") or []), fill(container.get("args") or []))
         if not argv:
@@ -335,8 +388,8 @@ class PodWorker:
             raise OSError(f'"{argv[0]}": executable file not found in $PATH')
         return [program, *argv[1:]], environment
 
-    async def _environment(
-        self, container: Mapping[str, Any], status: states.Status, image: Image
+    def _environment(
+        self, container: Mapping[str, Any], declared: Mapping[str, str], image: Image
     ) -> dict[str, str]:
         """Return the whole environment; nothing of the sandbox's own reaches a Pod."""
         account = self._spec.get("serviceAccountName") or "default"
@@ -358,21 +411,6 @@ class PodWorker:
         }
         if self._spec.get("automountServiceAccountToken") is not False:
             base["KUBECONFIG"] = str(self._node.kubeconfig_for(self._namespace, account))
-        pod = {**self._pod, "status": {"podIP": self._address, "hostIP": "127.0.0.1"}}
-        while True:
-            try:
-                declared = container_environment(
-                    pod,
-                    container,
-                    lambda plural, name: self._node.store.get(plural, self._namespace, name),
-                )
-                break
-            except MissingReferenceError as error:
-                if status["state"].get("waiting", {}).get("message") != str(error):
-                    status["state"] = states.waiting("CreateContainerConfigError", str(error))
-                    self._event("Warning", "Failed", f"Error: {error}")
-                    self._publish()
-                await asyncio.sleep(VOLUME_RETRY_SECONDS)
         substitutions = self._substitutions(container)
         filled = {name: substitutions.apply(value) for name, value in declared.items()}
         if "PYTHONPATH" in filled:
@@ -380,6 +418,25 @@ class PodWorker:
         if temporary := mounted_paths(container, self._volumes).get("/tmp"):
             base["TMPDIR"] = str(self._short_path(Path(temporary)))
         return base | filled
+
+    async def _declared(
+        self, container: Mapping[str, Any], status: states.Status
+    ) -> dict[str, str]:
+        """Return the variables the container declares, once all they refer to is there."""
+        pod = {**self._pod, "status": {"podIP": self._address, "hostIP": "127.0.0.1"}}
+        while True:
+            try:
+                return container_environment(
+                    pod,
+                    container,
+                    lambda plural, name: self._node.store.get(plural, self._namespace, name),
+                )
+            except MissingReferenceError as error:
+                if status["state"].get("waiting", {}).get("message") != str(error):
+                    status["state"] = states.waiting("CreateContainerConfigError", str(error))
+                    self._event("Warning", "Failed", f"Error: {error}")
+                    self._publish()
+                await asyncio.sleep(VOLUME_RETRY_SECONDS)
 
     def _short_path(self, directory: Path) -> Path:
         """Return a short name of a directory: the path of a socket may have 107 bytes only."""
@@ -413,6 +470,9 @@ class PodWorker:
             probing = await asyncio.create_subprocess_exec(
                 *(self._substitutions(container).apply(word) for word in command),
                 env=dict(environment),
+                cwd=self._working_directory(container),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
             )
@@ -431,7 +491,7 @@ class PodWorker:
     def _message(
         self, container: Mapping[str, Any], termination_log: Path, log: Path, code: int
     ) -> str:
-        content = termination_log.read_bytes()
+        content = termination_log.read_bytes() if termination_log.is_file() else b""
         if (
             not content
             and code != 0
@@ -466,3 +526,10 @@ async def _end_process(process: ContainerProcess, grace_seconds: float) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end, which may be any but an error of our own."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

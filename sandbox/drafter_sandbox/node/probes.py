@@ -14,13 +14,21 @@ Execute = Callable[[Sequence[str]], Awaitable[bool]]
 
 
 def port_number(container: Mapping[str, Any], port: int | str) -> int:
-    """Return the number of a port given by number or by name."""
+    """Return the number of a port given by number or by name.
+
+    Raises
+    ------
+    OSError
+        No port has that name.
+    """
     if isinstance(port, int):
         return port
     for declared in container.get("ports") or []:
         if declared.get("name") == port:
             return int(declared["containerPort"])
-    return int(port)
+    if port.isdigit():
+        return int(port)
+    raise OSError(f"the container has no port named {port}")
 
 
 async def probe_succeeds(
@@ -61,7 +69,8 @@ async def _attempt(
         return True
     if "exec" in probe:
         return await execute(probe["exec"]["command"])
-    return True
+    # A kind of probe that is not offered must not count as success.
+    return False
 
 
 class ContainerProbes:
@@ -105,10 +114,11 @@ class ContainerProbes:
 
     async def _startup(self, probe: Mapping[str, Any]) -> bool:
         await asyncio.sleep(probe.get("initialDelaySeconds", 0))
-        for _ in range(probe["failureThreshold"]):
+        for attempt in range(probe["failureThreshold"]):
+            if attempt:
+                await asyncio.sleep(probe["periodSeconds"])
             if await self._check(probe):
                 return True
-            await asyncio.sleep(probe["periodSeconds"])
         return False
 
     async def _readiness(self, probe: Mapping[str, Any]) -> None:

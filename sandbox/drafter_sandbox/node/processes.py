@@ -20,6 +20,8 @@ import psutil
 CONTAINER_MARK = "SANDBOX_CONTAINER"
 STATE_MARK = "SANDBOX_STATE"
 
+_KILL_ATTEMPTS = 200
+_KILL_PAUSE_SECONDS = 0.01
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,7 +51,11 @@ class ContainerProcess:
     async def wait(self) -> int:
         """Return the exit code once the container has ended; 128 + n for signal n."""
         code = await self._process.wait()
-        kill_marked(CONTAINER_MARK, self._mark)
+        # A process may have started another in between, and takes a moment to be gone.
+        for _ in range(_KILL_ATTEMPTS):
+            if not kill_marked(CONTAINER_MARK, self._mark):
+                break
+            await asyncio.sleep(_KILL_PAUSE_SECONDS)
         return 128 - code if code < 0 else code
 
     def terminate(self) -> None:
@@ -65,9 +71,14 @@ class ContainerProcess:
 
 
 async def start_container(
-    argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path, mark: str
+    argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path
 ) -> ContainerProcess:
     """Start a container's first process.
+
+    Parameters
+    ----------
+    environment
+        All variables, with a value of :data:`CONTAINER_MARK` unlike any other container's.
 
     Raises
     ------
@@ -78,7 +89,7 @@ async def start_container(
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *argv,
-            env={**environment, CONTAINER_MARK: mark},
+            env=dict(environment),
             cwd=directory,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
@@ -86,7 +97,7 @@ async def start_container(
             start_new_session=True,
             preexec_fn=_die_with_the_sandbox,
         )
-    return ContainerProcess(process, mark)
+    return ContainerProcess(process, environment[CONTAINER_MARK])
 
 
 def kill_marked(name: str, value: str) -> int:
