@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any
 
 
@@ -34,6 +35,20 @@ def share(text: str) -> float:
     return value
 
 
+def open_share(text: str) -> str:
+    """Check a number within (0, 1), and return its text."""
+    if not 0 < _number(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number within (0, 1)")
+    return text
+
+
+def positive_number(text: str) -> str:
+    """Check a finite number above 0, and return its text."""
+    if not 0 < _number(text) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return text
+
+
 def layer_ids(text: str) -> list[int]:
     """Read a list of ids separated by commas; empty text is an empty list."""
     return [not_negative(part) for part in text.split(",") if part.strip()]
@@ -48,6 +63,13 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError("not a JSON object")
     return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _whole(text: str) -> int:

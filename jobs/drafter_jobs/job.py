@@ -47,14 +47,15 @@ class JobError(Exception):
     Parameters
     ----------
     exit_code
-        What the process ends with.
+        What the process ends with: one of :class:`ExitCode`, or
+        :data:`INTERNAL_ERROR_EXIT_CODE` to be tried again.
     reason
         A word for programs.
     message
         One or two sentences that name the field, the value and the way out.
     """
 
-    def __init__(self, exit_code: ExitCode, reason: Reason, message: str) -> None:
+    def __init__(self, exit_code: int, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.reason = reason

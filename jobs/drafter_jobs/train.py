@@ -7,23 +7,31 @@ import collections
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import Counter, Gauge
 
+from drafter_jobs.arguments import not_negative, open_share, positive, positive_number, share
 from drafter_jobs.atomic_files import write_atomically
-from drafter_jobs.checkpoints import Checkpoint, best_checkpoint, complete_checkpoints
-from drafter_jobs.checkpoints import remove_incomplete as remove_incomplete_checkpoints
+from drafter_jobs.checkpoints import (
+    Checkpoint,
+    best_checkpoint,
+    complete_checkpoints,
+    point_to_best,
+    remove_incomplete,
+)
 from drafter_jobs.contract.outcome import ExitCode, Reason, TrainResult
 from drafter_jobs.job import (
+    INTERNAL_ERROR_EXIT_CODE,
     REGISTRY,
     InterruptedJobError,
     JobError,
@@ -32,21 +40,31 @@ from drafter_jobs.job import (
     log,
     run_job,
 )
+from drafter_jobs.target_model import check_target
 from drafter_jobs.training_events import (
     DEVICE_VARIABLE,
+    TOKENS_DIFFER_WARNING,
     divergence,
     failure_of_log,
     full_accuracies,
     parse_event,
+    was_killed,
 )
 from drafter_jobs.training_flags import TrainingSettings, training_flags
 
 RENDEZVOUS_PORT = 29500
 RESOLVE_TIMEOUT_SECONDS = 300
 SAVE_TIMEOUT_SECONDS = 120
+STOP_TIMEOUT_SECONDS = SAVE_TIMEOUT_SECONDS + 15
+"""Longer, so that torchrun has ended the processes that do not save in time."""
 KEPT_LOG_LINES = 400
+STEPS_BETWEEN_LOGS = 20
 IDENTITY_FILE = "training.json"
 EXTRACT_RECORD = "extract.json"
+_ERROR_LINE = re.compile(
+    r"(\[rank\d+\]: ?)?(?!torch\.distributed\.elastic)[\w.]*(Error|Exception)\b"
+)
+"""The last line of a traceback, but of torchrun's own."""
 
 _EPOCH = Gauge("drafter_training_epoch", "Present epoch, from 0.", registry=REGISTRY)
 _EPOCHS = Gauge("drafter_training_epochs", "Epochs in all.", registry=REGISTRY)
@@ -73,6 +91,8 @@ class _Metrics:
 
     def __init__(self) -> None:
         self._progress = Progress("steps")
+        self._processes = 1
+        self._counted_step = 0
 
     def show(self, event: Mapping[str, Any]) -> None:
         if plan := event.get("plan"):
@@ -81,6 +101,8 @@ class _Metrics:
             _EPOCH.set(plan["epoch"])
             _STEPS.set(steps)
             _STEP.set(plan["global_step"])
+            self._processes = plan["processes"]
+            self._counted_step = plan["global_step"]
             self._progress.expect(steps)
             self._progress.reach(plan["global_step"])
         if train := event.get("train"):
@@ -90,12 +112,29 @@ class _Metrics:
             _LOSS.set(train["loss"])
             rates = event.get("lr")
             _LEARNING_RATE.set(max(rates.values()) if isinstance(rates, dict) else rates or 0)
-            profile = event.get("profile") or {}
-            _TOKENS.inc(profile.get("tokens_per_s", 0) * profile.get("step_ms", 0) / 1000)
+            self._count_tokens(event)
             self._accuracies(train, "", "train")
         if validation := event.get("val"):
             self._accuracies(validation, "_epoch", "validation")
             _ESTIMATE.set(1 + sum(full_accuracies(validation, "_epoch")))
+
+    def _count_tokens(self, event: Mapping[str, Any]) -> None:
+        profile = event.get("profile") or {}
+        tokens = profile.get("tokens_per_s", 0) * profile.get("step_ms", 0) / 1000
+        # Not every step is logged, and only by the first process.
+        steps = event["global_step"] + 1 - self._counted_step
+        self._counted_step = event["global_step"] + 1
+        _TOKENS.inc(max(0, steps) * self._processes * tokens)
+
+    def finish(self, best: Checkpoint, epochs: int, steps: int) -> None:
+        """Show a training that is at its end, of the best epoch."""
+        _EPOCHS.set(epochs)
+        _EPOCH.set(epochs - 1)
+        _STEPS.set(steps)
+        _STEP.set(steps)
+        self._progress.expect(steps)
+        self._progress.reach(steps)
+        self.show({"val": best.validation})
 
     @staticmethod
     def _accuracies(metrics: Mapping[str, float], suffix: str, split: str) -> None:
@@ -118,22 +157,27 @@ def build_parser() -> argparse.ArgumentParser:
         "--hidden-states", type=Path, required=True, help="output of drafter-extract"
     )
     parser.add_argument("--output", type=Path, required=True, help="directory of checkpoints")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--ttt-steps", type=int, default=5)
-    parser.add_argument("--packed-sequence-length", type=int, default=8192)
-    parser.add_argument("--learning-rate", default="1e-4")
-    parser.add_argument("--draft-vocabulary-size", type=int, default=32_000)
+    parser.add_argument("--epochs", type=positive, default=5)
+    parser.add_argument("--ttt-steps", type=positive, default=5)
+    parser.add_argument("--packed-sequence-length", type=positive, default=8192)
+    parser.add_argument("--learning-rate", type=positive_number, default="1e-4")
+    parser.add_argument("--draft-vocabulary-size", type=positive, default=32_000)
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
-    parser.add_argument("--train-share", default="0.9", help="share trained on; the rest validates")
-    parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument(
-        "--node-rank", type=int, default=int(os.environ.get("JOB_COMPLETION_INDEX", "0"))
+        "--train-share",
+        type=open_share,
+        default="0.9",
+        help="share trained on; the rest validates",
     )
-    parser.add_argument("--processes-per-node", type=int, default=1)
+    parser.add_argument("--nodes", type=positive, default=1)
+    parser.add_argument(
+        "--node-rank", type=not_negative, default=int(os.environ.get("JOB_COMPLETION_INDEX", "0"))
+    )
+    parser.add_argument("--processes-per-node", type=positive, default=1)
     parser.add_argument("--rendezvous", help="HOST:PORT of node 0, for several nodes")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--minimum-first-step-accuracy", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minimum-first-step-accuracy", type=share, default=0.0)
+    parser.add_argument("--seed", type=not_negative, default=0)
     return parser
 
 
@@ -173,13 +217,26 @@ def _identity(parsed: argparse.Namespace, layers: list[int]) -> dict[str, Any]:
         "token_frequencies_sha256": checksum,
         "ttt_steps": parsed.ttt_steps,
         "epochs": parsed.epochs,
+        # The trainer restores optimizer and schedule from the checkpoint, and passes over new ones.
+        "optimizer": parsed.optimizer,
+        "learning_rate": parsed.learning_rate,
+        # Both decide which samples validate: another choice would validate on trained ones.
+        "train_share": parsed.train_share,
+        "seed": parsed.seed,
     }
 
 
 def _keep_identity(output: Path, identity: dict[str, Any]) -> None:
     file = output / IDENTITY_FILE
     if file.exists():
-        before = json.loads(file.read_text())
+        try:
+            before = json.loads(file.read_text())
+        except ValueError as error:
+            raise JobError(
+                ExitCode.INVALID_INPUT,
+                Reason.CHECKPOINT_INVALID,
+                f"{file} is not JSON ({error}): restore it, or give another directory",
+            ) from None
         changed = [key for key, value in identity.items() if before.get(key) != value]
         if changed:
             differences = "; ".join(
@@ -201,14 +258,22 @@ def _rendezvous(parsed: argparse.Namespace) -> list[str]:
     if parsed.nodes == 1:
         # A free port of its own: several trainings may share this machine's addresses.
         return [*shape, "--standalone"]
+    if parsed.node_rank >= parsed.nodes:
+        raise JobError(
+            ExitCode.CONFIGURATION_ERROR,
+            Reason.CONFIGURATION_ERROR,
+            f"--node-rank {parsed.node_rank} is outside of --nodes {parsed.nodes}, from 0",
+        )
     if not parsed.rendezvous:
         raise JobError(
             ExitCode.CONFIGURATION_ERROR,
             Reason.CONFIGURATION_ERROR,
             f"--nodes {parsed.nodes} needs --rendezvous HOST:PORT",
         )
-    host, _, port = parsed.rendezvous.rpartition(":")
-    address = _resolve(host)
+    host, colon, port = parsed.rendezvous.rpartition(":")
+    if not colon:
+        host, port = port, ""
+    address = _resolve(host.strip("[]"))
     return [
         *shape,
         *("--node-rank", str(parsed.node_rank)),
@@ -266,11 +331,10 @@ class _TrainerProcess:
     def save_and_stop(self) -> None:
         """Let the trainer save where it is, then end it."""
         self._process.terminate()
-        timer = threading.Timer(SAVE_TIMEOUT_SECONDS, self.kill)
+        timer = threading.Timer(STOP_TIMEOUT_SECONDS, self.kill)
         timer.start()
         for event in self.events():
-            if "checkpoint" in event:
-                log("saved", **event["checkpoint"])
+            _log(event)
         self._process.wait()
         timer.cancel()
         self.kill()
@@ -305,19 +369,27 @@ def train(parsed: argparse.Namespace) -> TrainResult:
     first_node = parsed.node_rank == 0
     if first_node:
         _keep_identity(output, identity)
-        for leftover in remove_incomplete_checkpoints(output):
+        for leftover in remove_incomplete(output):
             log("removed an incomplete checkpoint", path=leftover)
     before = complete_checkpoints(output)
     resumed = before[-1].epoch if before else None
+    metrics = _Metrics()
     if not _is_finished(before, parsed.epochs):
-        _run_trainer(parsed, layers)
+        _run_trainer(parsed, layers, metrics)
+    after = complete_checkpoints(output)
     best = best_checkpoint(output)
-    if best is None or best.validation is None:
+    if best is None or best.validation is None or not _is_finished(after, parsed.epochs):
         raise JobError(
             ExitCode.INVALID_INPUT,
             Reason.CHECKPOINT_INVALID,
-            f"the trainer ended without a validated checkpoint in {output}",
+            f"the trainer ended without a validated checkpoint of epoch {parsed.epochs - 1}"
+            f" in {output}; it has {[checkpoint.path.name for checkpoint in after]}",
         )
+    if first_node:
+        point_to_best(output, best)
+    metrics.finish(best, parsed.epochs, after[-1].global_step)
+    if (reason := divergence({"val": best.validation, "epoch": best.epoch})) is not None:
+        raise reason
     result = _result(best, parsed.epochs, resumed)
     accuracy = full_accuracies(best.validation, "_epoch")
     if accuracy and accuracy[0] < parsed.minimum_first_step_accuracy:
@@ -343,6 +415,7 @@ def _is_finished(checkpoints: list[Checkpoint], epochs: int) -> bool:
 
 def _local_target(target: str, revision: str | None) -> str:
     """Return the directory of a target; of one on a hub, the snapshot that Prepare fetched."""
+    check_target(target, revision)
     if Path(target).is_dir():
         return target
     from huggingface_hub import snapshot_download
@@ -350,7 +423,7 @@ def _local_target(target: str, revision: str | None) -> str:
     return str(snapshot_download(target, revision=revision))
 
 
-def _run_trainer(parsed: argparse.Namespace, layers: list[int]) -> None:
+def _run_trainer(parsed: argparse.Namespace, layers: list[int], metrics: _Metrics) -> None:
     settings = TrainingSettings(
         target=_local_target(parsed.target, parsed.target_revision),
         dataset=str(parsed.dataset),
@@ -371,6 +444,7 @@ def _run_trainer(parsed: argparse.Namespace, layers: list[int]) -> None:
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *_rendezvous(parsed),
+        *("--shutdown-timeout", str(SAVE_TIMEOUT_SECONDS)),
         *("-m", "drafter_jobs.speculators_worker"),
         *training_flags(settings),
     ]
@@ -378,15 +452,19 @@ def _run_trainer(parsed: argparse.Namespace, layers: list[int]) -> None:
         DEVICE_VARIABLE: parsed.device,
         "TQDM_DISABLE": "1",
         "PYTHONUNBUFFERED": "1",
+        # speculators would only leave such a sample out.
+        "PYTHONWARNINGS": f"error:{TOKENS_DIFFER_WARNING}",
     }
     if parsed.device == "cpu":
         threads = max(1, len(os.sched_getaffinity(0)) // parsed.processes_per_node)
         environment.setdefault("OMP_NUM_THREADS", str(threads))
     process = _TrainerProcess(command, environment)
-    metrics = _Metrics()
+    interrupted = False
     try:
         for event in process.events():
             metrics.show(event)
+            _log(event)
+            interrupted = interrupted or "interrupted" in event
             if (reason := divergence(event)) is not None:
                 raise reason
         exit_code = process.wait()
@@ -399,11 +477,36 @@ def _run_trainer(parsed: argparse.Namespace, layers: list[int]) -> None:
         raise failure_of_log(process.last_lines, parsed.packed_sequence_length) or _unknown_failure(
             exit_code, list(process.last_lines)
         )
+    if interrupted:
+        # Another node was told to stop, and all of them saved together.
+        raise InterruptedJobError
 
 
-def _unknown_failure(exit_code: int, lines: list[str]) -> Exception:
-    said = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "")
-    return RuntimeError(f"the trainer ended with exit code {exit_code}: {said.strip()[:400]}")
+def _log(event: Mapping[str, Any]) -> None:
+    """Tell the milestones of a training; its steps are in the metrics."""
+    if plan := event.get("plan"):
+        log("training", **plan)
+    if (train := event.get("train")) and event["global_step"] % STEPS_BETWEEN_LOGS == 0:
+        log("step", epoch=event["epoch"], global_step=event["global_step"], loss=train["loss"])
+    if checkpoint := event.get("checkpoint"):
+        log("saved", **checkpoint)
+    if validation := event.get("val"):
+        accuracies = [f"{value:.4f}" for value in full_accuracies(validation, "_epoch")]
+        loss = validation.get("loss_epoch")
+        log("validated", epoch=event.get("epoch"), loss=loss, full_accuracy=accuracies)
+
+
+def _unknown_failure(exit_code: int, lines: list[str]) -> JobError:
+    if was_killed(lines):
+        message = (
+            "a training process was killed (SIGKILL), as happens when the memory of the Pod or the"
+            " node is exhausted; the next start goes on from the last checkpoint"
+        )
+    else:
+        last = lines[-1] if lines else "it wrote no log"
+        said = next((line for line in reversed(lines) if _ERROR_LINE.match(line)), last)
+        message = f"the trainer ended with exit code {exit_code}: {said.strip()[:400]}"
+    return JobError(INTERNAL_ERROR_EXIT_CODE, Reason.INTERNAL_ERROR, message)
 
 
 def _result(best: Checkpoint, epochs: int, resumed: int | None) -> TrainResult:
@@ -421,9 +524,9 @@ def _result(best: Checkpoint, epochs: int, resumed: int | None) -> TrainResult:
     )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``drafter-train``."""
-    sys.exit(run_job(build_parser(), train))
+    sys.exit(run_job(build_parser(), train, arguments))
 
 
 if __name__ == "__main__":

@@ -26,13 +26,44 @@ _TRITON_OUT_OF_RESOURCE = re.compile(
 )
 """Text of ``triton.runtime.errors.OutOfResources``."""
 
-_CUDA_OUT_OF_MEMORY = re.compile(r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError")
+_CUDA_OUT_OF_MEMORY = re.compile(
+    r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|Cuda failure.*out of memory"
+)
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _READ_ONLY = re.compile(r"Read-only file system")
 _HIDDEN_STATES = re.compile(
     r"(?P<why>(Failed to load hidden states|[Hh]idden.states? (unavailable|not found|missing)"
     r"|SafetensorError|Token ids? mismatch|non-finite).*)"
 )
+_TOKENS_DIFFER = re.compile(
+    r"Loaded token ids .{0,4000}? for index (?P<index>\d+) don't", re.DOTALL
+)
+_KILLED = re.compile(r"Signal 9 \(SIGKILL\) received by PID|exitcode\s*: -9\b")
+
+TOKENS_DIFFER_WARNING = "Loaded token ids"
+"""How speculators' warning begins that a sample's hidden states belong to other tokens."""
+
+
+class TrainingProcessError(RuntimeError):
+    """What a training process itself finds wrong; its last line names the class."""
+
+
+class VocabularyMapChangedError(TrainingProcessError):
+    """A resume would put the trained head under another vocabulary map."""
+
+
+class NonFiniteWeightsError(TrainingProcessError):
+    """The weights are no longer numbers."""
+
+
+class SplitEmptyError(TrainingProcessError):
+    """A split gives a process no batch."""
+
+
+_CHANGED_MAP = re.compile(rf"{VocabularyMapChangedError.__name__}: (?P<why>.*)")
+_NON_FINITE_WEIGHTS = re.compile(rf"{NonFiniteWeightsError.__name__}: (?P<why>.*)")
+_EMPTY_SPLIT = re.compile(r"(?P<why>(train|val) split (is empty|has fewer samples).*)")
 
 
 def event_line(event: Mapping[str, Any]) -> str:
@@ -81,6 +112,14 @@ def divergence(event: Mapping[str, Any]) -> JobError | None:
         )
     validation = event.get("val")
     if validation:
+        loss = validation.get("loss_epoch")
+        if loss is not None and not math.isfinite(loss):
+            return JobError(
+                ExitCode.TRAINING_DIVERGED,
+                Reason.TRAINING_DIVERGED,
+                f"the validation loss became {loss} after epoch {event.get('epoch')}: lower"
+                " training.learningRate or look for damaged samples",
+            )
         accuracies = full_accuracies(validation, "_epoch")
         if accuracies and accuracies[0] == 0.0:
             return JobError(
@@ -111,13 +150,36 @@ def failure_of_log(lines: Iterable[str], packed_sequence_length: int) -> JobErro
     elif _CUDA_OUT_OF_MEMORY.search(text):
         detail = "CUDA ran out of memory"
     else:
-        return _failure_of_files(text)
+        return _failure_of_training(text) or _failure_of_files(text)
     return JobError(
         ExitCode.OUT_OF_GPU_MEMORY,
         Reason.OUT_OF_GPU_MEMORY,
         f"{detail} with batches packed to {packed_sequence_length} tokens: lower"
         " training.packedSequenceLength",
     )
+
+
+def _failure_of_training(text: str) -> JobError | None:
+    if found := _CHANGED_MAP.search(text):
+        return JobError(
+            ExitCode.CONFIGURATION_ERROR,
+            Reason.CONFIGURATION_ERROR,
+            f"{found['why'].strip()}: a resumed training cannot change it; give another directory"
+            " or the data of before",
+        )
+    if found := _NON_FINITE_WEIGHTS.search(text):
+        return JobError(
+            ExitCode.TRAINING_DIVERGED,
+            Reason.TRAINING_DIVERGED,
+            f"the {found['why'].strip()}: lower training.learningRate or look for damaged samples",
+        )
+    if found := _EMPTY_SPLIT.search(text):
+        return JobError(
+            ExitCode.CONFIGURATION_ERROR,
+            Reason.CONFIGURATION_ERROR,
+            f"{found['why'].strip()[:300]}: give more prompts, or change data.validationShare",
+        )
+    return None
 
 
 def _failure_of_files(text: str) -> JobError | None:
@@ -131,6 +193,13 @@ def _failure_of_files(text: str) -> JobError | None:
         return JobError(
             ExitCode.DISK_FULL, Reason.VOLUME_READ_ONLY, "the volume is read-only for the trainer"
         )
+    if found := _TOKENS_DIFFER.search(text):
+        return JobError(
+            ExitCode.INVALID_INPUT,
+            Reason.HIDDEN_STATES_INVALID,
+            f"the hidden states of sample {found['index']} belong to other tokens: retry Extract,"
+            " which redoes only what is damaged",
+        )
     if found := _HIDDEN_STATES.search(text):
         return JobError(
             ExitCode.INVALID_INPUT,
@@ -138,3 +207,8 @@ def _failure_of_files(text: str) -> JobError | None:
             f"{found['why'].strip()[:300]}: retry Extract, which redoes only what is damaged",
         )
     return None
+
+
+def was_killed(lines: Iterable[str]) -> bool:
+    """Whether torchrun reports that a training process got SIGKILL."""
+    return any(_KILLED.search(line) for line in lines)

@@ -6,6 +6,7 @@ A job ends with an exit code of :class:`ExitCode` and a JSON termination message
 
 from __future__ import annotations
 
+import bisect
 import enum
 from typing import Any
 
@@ -184,12 +185,21 @@ class TerminationMessage(ContractModel):
         ValueError
             The result alone is too large: it must be kept shorter where it is made.
         """
-        text = self.model_dump_json(by_alias=True, exclude_none=True).encode()
-        excess = len(text) - TERMINATION_MESSAGE_LIMIT_BYTES
-        if excess <= 0:
+        text = self._json()
+        if len(text) <= TERMINATION_MESSAGE_LIMIT_BYTES:
             return text
-        if len(self.message.encode()) < excess + 16:
+        # JSON escapes some characters: what a shorter message takes must be measured.
+        fitting = bisect.bisect_right(
+            range(len(self.message)),
+            TERMINATION_MESSAGE_LIMIT_BYTES,
+            key=lambda kept: len(self._shortened(kept)._json()),
+        )
+        if fitting == 0:
             raise ValueError(f"the result takes {len(text)} bytes of a termination message")
-        kept = self.message.encode()[: -(excess + 16)]
-        shortened = kept.decode(errors="ignore") + " …"
-        return self.model_copy(update={"message": shortened}).to_bytes()
+        return self._shortened(fitting - 1)._json()
+
+    def _json(self) -> bytes:
+        return self.model_dump_json(by_alias=True, exclude_none=True).encode()
+
+    def _shortened(self, kept: int) -> TerminationMessage:
+        return self.model_copy(update={"message": f"{self.message[:kept]} …"})
