@@ -9,12 +9,15 @@ from pathlib import Path
 STAND_IN_PACKAGES = Path(__file__).resolve().parent / "stand_in_packages"
 
 # SGLANG_USE_CPU_ENGINE selects SGLang's CPU paths. The operators are plain Python functions,
-# which torch.compile would have to trace; nothing may be fetched from a hub while serving.
+# which torch.compile would have to trace; nothing may be fetched from a hub while serving; the
+# model package saves importing all of SGLang's models. A decoding step reads every weight once:
+# with huge pages (glibc's malloc asks for them) that takes a sixth less time.
 ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "TORCHDYNAMO_DISABLE": "1",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "SGLANG_EXTERNAL_MODEL_PACKAGE": "drafter_sglang_cpu.served_models",
 }
 

@@ -81,7 +81,7 @@ def running_sglang(
     command = [
         sys.executable, "-m", "drafter_sglang_cpu.launch_server",
         "--model-path", str(target), "--host", "127.0.0.1", "--port", str(port),
-        "--device", "cpu", "--dtype", "float32", "--mem-fraction-static", "0.05",
+        "--device", "cpu", "--dtype", "float32", "--mem-fraction-static", "0.3",
         "--max-total-tokens", "8192", "--context-length", "1024", "--max-running-requests", "8",
         "--skip-server-warmup", "--enable-metrics", *arguments,
     ]  # fmt: skip
