@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -107,3 +108,16 @@ def _model(seed: int, layers: int) -> LlamaForCausalLM:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(config).eval()
+
+
+def make_predictable(directory: Path) -> None:
+    """Weaken the layers of a tiny target, so that the last token nearly decides the next one.
+
+    Random layers make a text that no drafter can learn from a few samples.
+    """
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor *= 0.02
+    save_file(tensors, path, metadata={"format": "pt"})
