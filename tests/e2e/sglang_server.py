@@ -73,7 +73,7 @@ def running_sglang(
     directory: Path,
     arguments: Sequence[str] = (),
     environment: dict[str, str] | None = None,
-    startup_s: float = 120,
+    startup_s: float = 300,
 ) -> Iterator[SglangServer]:
     """Run a server on a free port until the block ends; its log is in ``directory``."""
     port = free_port()

@@ -11,7 +11,7 @@ from random_drafter import make_random_drafter
 from sglang_server import running_sglang, speculation
 from transformers import AutoModelForCausalLM
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 NEW_TOKENS = 24
 PROMPT_LENGTHS = (3, 17, 40, 64)
