@@ -84,6 +84,14 @@ def test_a_failed_init_container_fails_a_pod_that_never_restarts(node: NodeClust
     assert "waiting" in state(found)
 
 
+def test_a_sidecar_is_refused_with_words(node: NodeCluster) -> None:
+    body = pod("aside", shell("true"))
+    body["spec"]["initContainers"] = [shell("sleep 99", "side", restartPolicy="Always")]
+    node.create("pod", body)
+    found = node.wait_phase("aside", "Failed")
+    assert "side: the sandbox offers no sidecars" in found["status"]["message"]
+
+
 def test_a_failing_container_is_restarted_and_its_logs_stay_readable(node: NodeCluster) -> None:
     mount = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
     script = "echo x >> /scratch/n; echo start $(wc -l < /scratch/n); test -e /scratch/go || exit 4"

@@ -1,9 +1,18 @@
-"""The sandbox's node: a scheduler, controllers and a kubelet that runs Pods as local processes."""
+"""The sandbox's node: a scheduler, controllers and a kubelet that runs Pods as local processes.
+
+What differs from a cluster: limits of CPU and memory are counted, not enforced, and so are
+read-only mounts and the sizes of claims. Mounted ConfigMaps and Secrets keep the content they had
+at the Pod's start. A Pod deleted by hand is replaced by its Job and not counted as an attempt.
+Names of Services resolve in programs that ask Python's ``socket`` module. There are no controllers
+for StatefulSets, DaemonSets and CronJobs, no sidecars among the init containers, no lifecycle
+hooks, no ``subPathExpr`` and no gRPC probes.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
 from importlib.metadata import version
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -14,6 +23,7 @@ import psutil
 
 from drafter_sandbox.auth import Authenticator, kubeconfig, write_private
 from drafter_sandbox.certificates import server_certificate
+from drafter_sandbox.marked_processes import STATE_MARK, kill_marked
 from drafter_sandbox.node.claims import ClaimController, ensure_storage_class
 from drafter_sandbox.node.deployments import DeploymentController, ReplicaSetController
 from drafter_sandbox.node.images import load_images
@@ -23,7 +33,7 @@ from drafter_sandbox.node.logs import PodLogs
 from drafter_sandbox.node.loops import ControllerLoop
 from drafter_sandbox.node.placement import PlacementController
 from drafter_sandbox.node.pod_worker import NodeServices
-from drafter_sandbox.node.processes import STATE_MARK, kill_marked
+from drafter_sandbox.node.reaper import Reaper
 from drafter_sandbox.node.recorder import EventRecorder
 from drafter_sandbox.node.services import ServiceController
 from drafter_sandbox.store import Store
@@ -82,6 +92,7 @@ class Node:
         self._pod_network = pod_network
         self.logs = PodLogs(store, state / "pods")
         self._services = ServiceController(store, state / "hosts")
+        self._reaper = Reaper()
         self._http: aiohttp.ClientSession | None = None
         self._kubelet: Kubelet | None = None
         self._loops: list[ControllerLoop] = []
@@ -89,6 +100,7 @@ class Node:
     async def start(self) -> None:
         """Register the node and begin to run Pods, resuming those of the last start."""
         kill_marked(STATE_MARK, str(self._state))
+        await self._reaper.start(self._state)
         self._register()
         ensure_storage_class(self._store)
         self._http = aiohttp.ClientSession()
@@ -117,11 +129,11 @@ class Node:
         )
         claim_controller = ClaimController(self._store, self._state / "volumes")
         for name, kinds, reconcile in (
-            ("claims", [claims, volumes], claim_controller.reconcile),
+            ("claims", [claims, volumes, pods], claim_controller.reconcile),
             ("jobs", [jobs, pods], JobController(self._store, backoff).reconcile),
             ("deployments", [deployments, sets], DeploymentController(self._store).reconcile),
             ("replicasets", [sets, pods], ReplicaSetController(self._store).reconcile),
-            ("scheduler", [pods, claims], placement.reconcile),
+            ("scheduler", [pods, claims, ("", "nodes")], placement.reconcile),
             ("kubelet", [pods], self._kubelet.reconcile),
             ("services", [("", "services"), ("", "namespaces"), pods], self._services.reconcile),
         ):
@@ -135,7 +147,7 @@ class Node:
             await loop.stop()
         if self._kubelet is not None:
             await self._kubelet.stop(STOP_GRACE_SECONDS)
-            kill_marked(STATE_MARK, str(self._state))
+        await self._reaper.stop()
         await self._services.stop()
         if self._http is not None:
             await self._http.close()
@@ -143,7 +155,12 @@ class Node:
     def _register(self) -> None:
         memory = self._memory or f"{psutil.virtual_memory().total // 1024}Ki"
         cpus = self._cpus or len(os.sched_getaffinity(0))
-        amounts = {"cpu": f"{cpus:g}", "memory": memory, "pods": str(MAXIMUM_PODS)}
+        amounts = {
+            "cpu": f"{cpus:g}",
+            "memory": memory,
+            "pods": str(MAXIMUM_PODS),
+            "ephemeral-storage": f"{shutil.disk_usage(self._state).total // 1024}Ki",
+        }
         if self._store.get("nodes", None, NODE_NAME) is None:
             self._store.create(
                 "nodes",

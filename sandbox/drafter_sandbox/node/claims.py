@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from drafter_sandbox.admission import DEFAULT_CLASS_ANNOTATION
+from drafter_sandbox.node.scheduler import FINISHED
 from drafter_sandbox.quantities import parse_quantity
 from drafter_sandbox.store import Store
 
 STORAGE_CLASS = "sandbox-local"
 PROVISIONER = "drafters.dev/sandbox-local"
+PROTECTION = "kubernetes.io/pvc-protection"
 
 
 def ensure_storage_class(store: Store) -> None:
@@ -80,7 +82,9 @@ class ClaimController:
     def reconcile(self) -> float | None:
         """Look at every claim and every volume."""
         for claim in self._store.list("persistentvolumeclaims"):
-            if claim["status"].get("phase") == "Pending":
+            if claim["metadata"].get("deletionTimestamp"):
+                self._let_go(claim)
+            elif claim["status"].get("phase") == "Pending":
                 self._bind(claim)
         for volume in self._store.list("persistentvolumes"):
             self._release(volume)
@@ -111,6 +115,9 @@ class ClaimController:
             "persistentvolumes", None, name, lambda status: status.update(phase="Bound")
         )
         spec["volumeName"] = name
+        finalizers = metadata.setdefault("finalizers", [])
+        if PROTECTION not in finalizers:
+            finalizers.append(PROTECTION)
         self._store.update("persistentvolumeclaims", metadata["namespace"], metadata["name"], claim)
         capacity, modes = volume["spec"]["capacity"], volume["spec"].get("accessModes", [])
         self._store.patch_status(
@@ -118,6 +125,24 @@ class ClaimController:
             metadata["namespace"],
             metadata["name"],
             lambda status: status.update(phase="Bound", capacity=capacity, accessModes=modes),
+        )
+
+    def _let_go(self, claim: dict[str, Any]) -> None:
+        """Let a deleted claim go once no Pod uses its directory any more."""
+        metadata = claim["metadata"]
+        finalizers = metadata.get("finalizers") or []
+        if PROTECTION not in finalizers or self._is_used(claim):
+            return
+        metadata["finalizers"] = [name for name in finalizers if name != PROTECTION]
+        self._store.update("persistentvolumeclaims", metadata["namespace"], metadata["name"], claim)
+
+    def _is_used(self, claim: Mapping[str, Any]) -> bool:
+        metadata = claim["metadata"]
+        return any(
+            volume.get("persistentVolumeClaim", {}).get("claimName") == metadata["name"]
+            for pod in self._store.list("pods", metadata["namespace"])
+            if pod["spec"].get("nodeName") and pod["status"].get("phase") not in FINISHED
+            for volume in pod["spec"].get("volumes") or []
         )
 
     def _provision(self, claim: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,6 +107,8 @@ class DeploymentController:
         old = [found for found in sets if found is not new]
         if new is None:
             new = self._create(deployment, wanted_hash, sets)
+        elif _revision(new) < max((_revision(found) for found in old), default=0):
+            new = self._make_newest(new, old)
         wanted, old_wanted = plan_rollout(
             spec["strategy"], spec["replicas"], _counts(new), [_counts(found) for found in old]
         )
@@ -137,6 +139,15 @@ class DeploymentController:
                 "spec": {"replicas": 0, "selector": selector, "template": template},
             },
             "apps",
+        )
+
+    def _make_newest(self, replica_set: Body, others: Sequence[Body]) -> Body:
+        """Count a return to an earlier template as a new revision."""
+        metadata = replica_set["metadata"]
+        revision = 1 + max(_revision(found) for found in others)
+        metadata.setdefault("annotations", {})[REVISION_ANNOTATION] = str(revision)
+        return self._store.update(
+            "replicasets", metadata["namespace"], metadata["name"], replica_set, "apps"
         )
 
     def _annotate(self, deployment: Body, new: Body) -> None:

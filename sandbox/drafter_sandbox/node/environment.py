@@ -71,7 +71,9 @@ def text_data(plural: str, body: Mapping[str, Any]) -> dict[str, str]:
     """Return the texts of a ConfigMap or, decoded, of a Secret."""
     data = body.get("data") or {}
     if plural == "secrets":
-        return {name: base64.b64decode(value).decode() for name, value in data.items()}
+        return {
+            name: base64.b64decode(value).decode(errors="replace") for name, value in data.items()
+        }
     return dict(data)
 
 

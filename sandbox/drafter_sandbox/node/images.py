@@ -67,10 +67,11 @@ class Image:
 
 
 def base_name(image: str) -> str:
-    """Return an image's name without tag and digest."""
+    """Return an image's name without tag, digest and the parts that are implied."""
     name = image.split("@", 1)[0]
     head, slash, last = name.rpartition("/")
-    return head + slash + last.split(":", 1)[0]
+    name = head + slash + last.split(":", 1)[0]
+    return name.removeprefix("docker.io/").removeprefix("library/")
 
 
 class ImageTable:

@@ -7,7 +7,7 @@ with Pod failure policy".
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -118,96 +118,140 @@ def plan_job(
     status["conditions"] = conditions
     active = [pod for pod in pods if pod["status"].get("phase") not in FINISHED]
     staying = [pod for pod in active if not pod["metadata"].get("deletionTimestamp")]
+    leaving = [pod["metadata"]["name"] for pod in staying]
     succeeded = [pod for pod in pods if pod["status"].get("phase") == "Succeeded"]
-    failed = [pod for pod in pods if pod["status"].get("phase") == "Failed"]
-    ignored = {
-        pod["metadata"]["name"]
-        for pod in failed
-        if failure_action(spec.get("podFailurePolicy"), pod)[0] == "Ignore"
-    }
-    counted = [pod for pod in failed if pod["metadata"]["name"] not in ignored]
+    failed = [pod for pod in pods if _has_failed(spec, pod)]
     status["active"] = len(staying)
     status["ready"] = sum(_is_ready(pod) for pod in staying)
     status["succeeded"] = len(succeeded)
-    status["failed"] = len(counted)
+    status["failed"] = len(failed)
     status["terminating"] = len(active) - len(staying)
     indexed = spec.get("completionMode") == "Indexed"
+    completions = spec.get("completions", 1)
     done = {_index(pod) for pod in succeeded} if indexed else set()
     if indexed:
-        status["completedIndexes"] = ",".join(str(index) for index in sorted(done))
-    if spec.get("suspend"):
+        status["completedIndexes"] = index_ranges(done)
+    suspended = bool(spec.get("suspend"))
+    if not suspended:
+        status.setdefault("startTime", timestamp(now))
+        if _holds(conditions, "Suspended"):
+            _set_condition(conditions, "Suspended", "False", "JobResumed", "Job resumed")
+    reached = len(done if indexed else succeeded) >= completions
+    end = _end(job, status, failed, staying, now, reached=reached)
+    if end is not None:
+        target, kind, reason, message = end
+        _set_condition(conditions, target, "True", reason, message)
+        # A Job has ended only once none of its Pods holds on to anything.
+        if not active:
+            _set_condition(conditions, kind, "True", reason, message)
+            if kind == "Complete":
+                status["completionTime"] = timestamp(now)
+        status.update(active=0, ready=0, terminating=len(active))
+        return JobPlan([], leaving, status)
+    if suspended:
         status.pop("startTime", None)
         _set_condition(conditions, "Suspended", "True", "JobSuspended", "Job suspended")
-        return JobPlan([], [pod["metadata"]["name"] for pod in staying], status)
-    if any(item["type"] == "Suspended" and item["status"] == "True" for item in conditions):
-        _set_condition(conditions, "Suspended", "False", "JobResumed", "Job resumed")
-    status.setdefault("startTime", timestamp(now))
-    failure = _failure(job, status, counted, now)
-    if failure is not None:
-        reason, message = failure
-        for kind in ("FailureTarget", "Failed"):
-            _set_condition(conditions, kind, "True", reason, message)
-        status.update(active=0, ready=0)
-        return JobPlan([], [pod["metadata"]["name"] for pod in staying], status)
-    completions = spec.get("completions", 1)
-    if len(done) >= completions if indexed else len(succeeded) >= completions:
-        for kind in ("SuccessCriteriaMet", "Complete"):
-            _set_condition(
-                conditions,
-                kind,
-                "True",
-                "CompletionsReached",
-                "Reached expected number of succeeded pods",
-            )
-        status["completionTime"] = timestamp(now)
-        return JobPlan([], [pod["metadata"]["name"] for pod in staying], status)
-    pause = _backoff_left(counted, now, backoff_base_seconds)
+        return JobPlan([], leaving, status)
+    deadline = _deadline_left(job, status, now)
+    pause = _backoff_left(failed, now, backoff_base_seconds)
     if pause > 0:
-        return JobPlan([], [], status, pause)
-    room = spec.get("parallelism", 1) - len(active)
+        return JobPlan([], [], status, pause if deadline is None else min(pause, deadline))
+    occupying = active if spec.get("podReplacementPolicy") == "Failed" else staying
     missing: list[int | None]
     if indexed:
-        taken = {_index(pod) for pod in active} | done
+        taken = {_index(pod) for pod in occupying} | done
         missing = [index for index in range(completions) if index not in taken]
     else:
-        missing = [None] * (completions - len(succeeded) - len(active))
-    create = missing[: max(0, room)]
+        missing = [None] * (completions - len(succeeded) - len(occupying))
+    create = missing[: max(0, spec.get("parallelism", 1) - len(occupying))]
     status["active"] += len(create)
-    again = _deadline_left(job, status, now)
-    return JobPlan(create, [], status, again)
+    return JobPlan(create, [], status, deadline)
+
+
+def index_ranges(indexes: Collection[int]) -> str:
+    """Return indexes as ``status.completedIndexes`` writes them, such as ``0,2-4``."""
+    ranges: list[list[int]] = []
+    for index in sorted(indexes):
+        if ranges and index == ranges[-1][-1] + 1:
+            ranges[-1].append(index)
+        else:
+            ranges.append([index])
+    return ",".join(
+        f"{found[0]}-{found[-1]}" if len(found) > 2 else ",".join(map(str, found))
+        for found in ranges
+    )
+
+
+def _has_failed(spec: Mapping[str, Any], pod: Pod) -> bool:
+    """Return whether a Pod counts as a failed attempt.
+
+    One that was told to end, as when the Job is suspended, says nothing about the program.
+    """
+    return (
+        pod["status"].get("phase") == "Failed"
+        and not pod["metadata"].get("deletionTimestamp")
+        and failure_action(spec.get("podFailurePolicy"), pod)[0] != "Ignore"
+    )
 
 
 def _is_ready(pod: Pod) -> bool:
-    return any(
-        item["type"] == "Ready" and item["status"] == "True"
-        for item in pod["status"].get("conditions") or []
-    )
+    return _holds(pod["status"].get("conditions") or [], "Ready")
 
 
 def _index(pod: Pod) -> int:
     return int((pod["metadata"].get("annotations") or {}).get(INDEX_ANNOTATION, 0))
 
 
-def _failure(
-    job: Mapping[str, Any], status: Mapping[str, Any], failed: Sequence[Pod], now: datetime
-) -> tuple[str, str] | None:
+def _end(
+    job: Mapping[str, Any],
+    status: Mapping[str, Any],
+    failed: Sequence[Pod],
+    staying: Sequence[Pod],
+    now: datetime,
+    *,
+    reached: bool,
+) -> tuple[str, str, str, str] | None:
+    """Return how a Job is to end: the condition that says so, the final one, reason, message."""
     spec = job["spec"]
+    for target, kind in (("FailureTarget", "Failed"), ("SuccessCriteriaMet", "Complete")):
+        for known in status["conditions"]:
+            if known["type"] == target and known["status"] == "True":
+                return target, kind, known["reason"], known["message"]
     for pod in failed:
         action, message = failure_action(spec.get("podFailurePolicy"), pod)
         if action == "FailJob":
-            return "PodFailurePolicy", message
-    if len(failed) > spec.get("backoffLimit", 6):
-        return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
-    if (left := _deadline_left(job, status, now)) is not None and left <= 0:
-        return "DeadlineExceeded", "Job was active longer than specified deadline"
+            return "FailureTarget", "Failed", "PodFailurePolicy", message
+    limit = spec.get("backoffLimit", 6)
+    restarts = _restarts_in_place(spec, staying)
+    if len(failed) > limit or (restarts and restarts >= limit):
+        message = "Job has reached the specified backoff limit"
+        return "FailureTarget", "Failed", "BackoffLimitExceeded", message
+    left = _deadline_left(job, status, now)
+    if left is not None and left <= 0:
+        message = "Job was active longer than specified deadline"
+        return "FailureTarget", "Failed", "DeadlineExceeded", message
+    if reached:
+        message = "Reached expected number of succeeded pods"
+        return "SuccessCriteriaMet", "Complete", "CompletionsReached", message
     return None
+
+
+def _restarts_in_place(spec: Mapping[str, Any], pods: Sequence[Pod]) -> int:
+    if spec.get("template", {}).get("spec", {}).get("restartPolicy") != "OnFailure":
+        return 0
+    return sum(
+        found["restartCount"]
+        for pod in pods
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for found in pod["status"].get(kind) or []
+    )
 
 
 def _deadline_left(
     job: Mapping[str, Any], status: Mapping[str, Any], now: datetime
 ) -> float | None:
     deadline = job["spec"].get("activeDeadlineSeconds")
-    if deadline is None or "startTime" not in status:
+    if deadline is None or job["spec"].get("suspend") or "startTime" not in status:
         return None
     end = datetime.fromisoformat(status["startTime"]) + timedelta(seconds=deadline)
     return (end - now).total_seconds()
@@ -228,6 +272,10 @@ def _finished_at(pod: Pod) -> datetime:
         if "terminated" in (item.get("state") or {})
     ]
     return datetime.fromisoformat(max(times) if times else pod["metadata"]["creationTimestamp"])
+
+
+def _holds(conditions: Sequence[Mapping[str, Any]], kind: str) -> bool:
+    return any(item["type"] == kind and item["status"] == "True" for item in conditions)
 
 
 def _set_condition(
@@ -307,10 +355,12 @@ class JobController:
             stem = f"{stem}-{index}"
             spec.setdefault("hostname", stem)
             variable = {"name": "JOB_COMPLETION_INDEX", "value": str(index)}
-            spec["containers"] = [
-                {**container, "env": [variable, *(container.get("env") or [])]}
-                for container in spec["containers"]
-            ]
+            for kind in ("containers", "initContainers"):
+                if kind in spec:
+                    spec[kind] = [
+                        {**container, "env": [variable, *(container.get("env") or [])]}
+                        for container in spec[kind]
+                    ]
         self._store.create(
             "pods",
             metadata["namespace"],

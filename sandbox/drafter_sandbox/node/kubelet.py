@@ -10,7 +10,12 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from drafter_sandbox.node.addresses import AddressPool
-from drafter_sandbox.node.pod_worker import NodeServices, PodWorker
+from drafter_sandbox.node.pod_worker import (
+    NodeServices,
+    PodWorker,
+    remove_files,
+    remove_files_of_others,
+)
 from drafter_sandbox.node.scheduler import FINISHED
 from drafter_sandbox.store import Store
 
@@ -37,8 +42,16 @@ class Kubelet:
         self._node_name = node_name
         self._services = services
         self._pods: dict[str, _Running] = {}
-        used = [pod["status"]["podIP"] for pod in store.list("pods") if pod["status"].get("podIP")]
+        # Pods that had finished before this start: nobody works for them, but their files stay.
+        self._finished: set[str] = set()
+        pods = store.list("pods")
+        used = [
+            pod["status"]["podIP"]
+            for pod in pods
+            if pod["status"].get("podIP") and pod["status"].get("phase") not in FINISHED
+        ]
         self._addresses = AddressPool(network, used)
+        remove_files_of_others(services.state, {pod["metadata"]["uid"] for pod in pods})
 
     def reconcile(self) -> float | None:
         """Bring the workers to what the Pods say."""
@@ -53,6 +66,11 @@ class Kubelet:
                 self._delete(pod, running)
             elif running is None and pod["status"].get("phase") not in FINISHED:
                 self._start(pod)
+            elif running is None:
+                self._finished.add(uid)
+        for uid in self._finished - present:
+            self._finished.discard(uid)
+            remove_files(self._services.state, uid)
         for uid in self._pods.keys() - present:
             # Removed by force: nobody waits for its end.
             running = self._pods[uid]
@@ -78,6 +96,7 @@ class Kubelet:
     def _delete(self, pod: Mapping[str, Any], running: _Running | None) -> None:
         metadata = pod["metadata"]
         if running is None:
+            remove_files(self._services.state, metadata["uid"])
             self._store.remove("pods", metadata["namespace"], metadata["name"], uid=metadata["uid"])
         elif running.ending is None:
             grace = metadata.get("deletionGracePeriodSeconds")
@@ -96,7 +115,7 @@ class Kubelet:
         await running.worker.end(0)
         self._addresses.free(running.address)
         self._pods.pop(uid, None)
-        running.worker.clean_up()
+        remove_files(self._services.state, uid)
         if pod is not None:
             metadata = pod["metadata"]
             self._store.remove("pods", metadata["namespace"], metadata["name"], uid=uid)

@@ -8,7 +8,7 @@ import dataclasses
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from drafter_sandbox.errors import ApiError
+from drafter_sandbox.marked_processes import STATE_MARK
 from drafter_sandbox.metadata import timestamp
 from drafter_sandbox.node import container_status as states
 from drafter_sandbox.node.environment import (
@@ -28,7 +29,6 @@ from drafter_sandbox.node.logs import PodLogs
 from drafter_sandbox.node.probes import ContainerProbes, probe_succeeds
 from drafter_sandbox.node.processes import (
     CONTAINER_MARK,
-    STATE_MARK,
     ContainerProcess,
     start_container,
 )
@@ -179,6 +179,12 @@ class PodWorker:
             raise
 
     async def _live(self) -> None:
+        for container in self._spec.get("initContainers") or []:
+            if container.get("restartPolicy") == "Always":
+                message = f"init container {container['name']}: the sandbox offers no sidecars"
+                self._failure = {"reason": "NotOffered", "message": message}
+                self._publish()
+                return
         await self._prepare_volumes()
         await self._run_init_containers()
         if not self._init_failed:
@@ -440,14 +446,10 @@ class PodWorker:
 
     def _short_path(self, directory: Path) -> Path:
         """Return a short name of a directory: the path of a socket may have 107 bytes only."""
-        link = self._link
+        link = _temporary_link(self._uid)
         if not link.is_symlink():
             link.symlink_to(directory, target_is_directory=True)
         return link
-
-    @property
-    def _link(self) -> Path:
-        return Path(tempfile.gettempdir()) / f"sandbox-{self._uid[:13]}"
 
     async def _probe(
         self,
@@ -512,10 +514,23 @@ class PodWorker:
             *(_end_process(process, grace_seconds) for process in list(self._processes.values()))
         )
 
-    def clean_up(self) -> None:
-        """Remove what belongs to the Pod alone; its logs go too."""
-        self._link.unlink(missing_ok=True)
-        remove_volumes(self._root)
+
+def remove_files(state: Path, uid: str) -> None:
+    """Remove what belongs to a Pod alone; its logs go too."""
+    _temporary_link(uid).unlink(missing_ok=True)
+    remove_volumes(state / "pods" / uid)
+
+
+def remove_files_of_others(state: Path, uids: Collection[str]) -> None:
+    """Remove the files of Pods that went while the node was away."""
+    root = state / "pods"
+    for found in list(root.iterdir()) if root.is_dir() else []:
+        if found.name not in uids:
+            remove_files(state, found.name)
+
+
+def _temporary_link(uid: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"sandbox-{uid[:13]}"
 
 
 async def _end_process(process: ContainerProcess, grace_seconds: float) -> None:

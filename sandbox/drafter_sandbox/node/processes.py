@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import psutil
+from drafter_sandbox.marked_processes import kill_marked
 
 CONTAINER_MARK = "SANDBOX_CONTAINER"
-STATE_MARK = "SANDBOX_STATE"
 
 _KILL_ATTEMPTS = 200
 _KILL_PAUSE_SECONDS = 0.01
@@ -98,15 +96,3 @@ async def start_container(
             preexec_fn=_die_with_the_sandbox,
         )
     return ContainerProcess(process, environment[CONTAINER_MARK])
-
-
-def kill_marked(name: str, value: str) -> int:
-    """Kill every process of this user with a mark; return how many there were."""
-    found = 0
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid == os.getpid() or process.environ().get(name) != value:
-                continue
-            process.kill()
-            found += 1
-    return found

@@ -43,10 +43,16 @@ def unschedulable(
     scheduled
         Pods that are on it.
     """
-    labels = node["metadata"].get("labels") or {}
-    for name, value in (pod["spec"].get("nodeSelector") or {}).items():
-        if labels.get(name) != value:
-            return "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+    tolerations = pod["spec"].get("tolerations") or []
+    offer = node.get("spec") or {}
+    if offer.get("unschedulable"):
+        return "0/1 nodes are available: 1 node(s) were unschedulable."
+    for taint in offer.get("taints") or []:
+        if taint["effect"] != "PreferNoSchedule" and not _tolerated(taint, tolerations):
+            words = f"{{{taint['key']}: {taint.get('value', '')}}}"
+            return f"0/1 nodes are available: 1 node(s) had untolerated taint {words}."
+    if not _selected(pod, node):
+        return "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
     free = {name: parse_quantity(amount) for name, amount in node["status"]["allocatable"].items()}
     for other in scheduled:
         if other["status"].get("phase") not in FINISHED:
@@ -64,3 +70,50 @@ def unschedulable(
         words = ", ".join(f"1 Insufficient {name}" for name in lacking)
         return f"0/1 nodes are available: {words}."
     return None
+
+
+def _tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]) -> bool:
+    for toleration in tolerations:
+        if toleration.get("effect") not in (None, "", taint["effect"]):
+            continue
+        exists = toleration.get("operator") == "Exists"
+        if toleration.get("key") not in (taint["key"], *((None, "") if exists else ())):
+            continue
+        if exists or toleration.get("value", "") == taint.get("value", ""):
+            return True
+    return False
+
+
+def _selected(pod: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    """Return whether a Pod's node selector and required node affinity fit a node."""
+    labels = node["metadata"].get("labels") or {}
+    selector = pod["spec"].get("nodeSelector") or {}
+    if any(labels.get(name) != value for name, value in selector.items()):
+        return False
+    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is None:
+        return True
+    fields = {"metadata.name": node["metadata"].get("name", "")}
+    return any(
+        all(_holds(wanted, labels) for wanted in term.get("matchExpressions") or [])
+        and all(_holds(wanted, fields) for wanted in term.get("matchFields") or [])
+        for term in required["nodeSelectorTerms"]
+    )
+
+
+def _holds(wanted: Mapping[str, Any], values: Mapping[str, str]) -> bool:
+    value, listed = values.get(wanted["key"]), wanted.get("values") or []
+    match wanted["operator"]:
+        case "In":
+            return value in listed
+        case "NotIn":
+            return value not in listed
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    if value is None or not value.lstrip("-").isdigit():
+        return False
+    bound = int(listed[0])
+    return int(value) > bound if wanted["operator"] == "Gt" else int(value) < bound

@@ -80,13 +80,13 @@ def host_lines(
         if address and address != "None":
             lines.append(f"{address} {' '.join(names)}")
             continue
-        ready = [found for group in endpoints(service, pods).values() for found in group]
+        own = [pod for pod in pods if pod["metadata"]["namespace"] == home]
+        ready = [found for group in endpoints(service, own).values() for found in group]
         lines += [f"{address} {' '.join(names)}" for address, _ in ready[:1]]
-        for pod in pods:
+        for pod in own:
             spec = pod["spec"]
             known = (
                 spec.get("subdomain") == name
-                and pod["metadata"]["namespace"] == home
                 and spec.get("hostname")
                 and pod["status"].get("podIP")
                 and pod["status"].get("phase") not in FINISHED

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from drafter_sandbox.node.environment import MissingReferenceError, field_of, text_data
+from drafter_sandbox.node.environment import MissingReferenceError, field_of
 from drafter_sandbox.store import Store
 
 
@@ -22,8 +23,14 @@ def prepare_volumes(store: Store, pod: Mapping[str, Any], root: Path) -> dict[st
     Raises
     ------
     MissingReferenceError
-        A claim, ConfigMap or Secret is missing, or a kind of volume is not offered here.
+        A claim, ConfigMap or Secret is missing, a path leaves its volume, or something is not
+        offered here.
     """
+    for container in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]:
+        for mount in container.get("volumeMounts") or []:
+            if "subPathExpr" in mount:
+                raise MissingReferenceError("subPathExpr is not offered by the sandbox")
+            _inside(mount.get("subPath", ""))
     found = {}
     for volume in pod["spec"].get("volumes") or []:
         found[volume["name"]] = _directory(store, pod, volume, root / volume["name"])
@@ -92,25 +99,51 @@ def _write_keys(
         if source.get("optional"):
             return
         raise MissingReferenceError(f'{plural[:-1]} "{source["name"]}" not found')
-    values = text_data(plural, body)
-    items = source.get("items")
-    paths = {item["key"]: item["path"] for item in items} if items else {key: key for key in values}
-    mode = 0o400 if plural == "secrets" else 0o644
-    for key, relative in paths.items():
-        if key not in values:
+    values = _contents(plural, body)
+    # Not the 0644 of Kubernetes: here other users of the machine could read a Secret.
+    mode = source.get("defaultMode", 0o644) & (0o400 if plural == "secrets" else 0o777)
+    for item in source.get("items") or [{"key": key, "path": key} for key in values]:
+        key = item["key"]
+        if key in values:
+            _write(directory / _inside(item["path"]), values[key], item.get("mode", mode))
+        elif not source.get("optional"):
             raise MissingReferenceError(f"{plural[:-1]} {source['name']} has no key {key}")
-        _write(directory / relative, values[key], mode)
+
+
+def _contents(plural: str, body: Mapping[str, Any]) -> dict[str, bytes]:
+    data, binary = body.get("data") or {}, body.get("binaryData") or {}
+    encoded = data if plural == "secrets" else binary
+    found = {name: base64.b64decode(value) for name, value in encoded.items()}
+    if plural == "configmaps":
+        found |= {name: value.encode() for name, value in data.items()}
+    return found
+
+
+def _inside(path: str) -> str:
+    """Return a path relative to a volume.
+
+    Raises
+    ------
+    MissingReferenceError
+        It leaves the volume.
+    """
+    if path.startswith("/") or ".." in path.split("/"):
+        raise MissingReferenceError(
+            f'the path "{path}" leaves its volume: use a relative path without ".."'
+        )
+    return path
 
 
 def _write_fields(pod: Mapping[str, Any], source: Mapping[str, Any], directory: Path) -> None:
     for item in source.get("items") or []:
-        _write(directory / item["path"], field_of(pod, item["fieldRef"]["fieldPath"]), 0o644)
+        text = field_of(pod, item["fieldRef"]["fieldPath"])
+        _write(directory / _inside(item["path"]), text.encode(), 0o644)
 
 
-def _write(path: Path, text: str, mode: int) -> None:
+def _write(path: Path, content: bytes, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
+    beside.write_bytes(content)
     beside.chmod(mode)
     beside.replace(path)
 
