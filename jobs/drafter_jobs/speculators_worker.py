@@ -47,6 +47,7 @@ from drafter_jobs.checkpoints import (
     publish_checkpoint,
     rescaled_position,
 )
+from drafter_jobs.torchrun import end_with_parent
 from drafter_jobs.training_events import (
     DEVICE_VARIABLE,
     NonFiniteWeightsError,
@@ -325,6 +326,7 @@ def remove_torn_vocabulary_maps(dataset: Path) -> None:
 
 def main() -> None:
     """Train as the command line of ``speculators.train`` says."""
+    end_with_parent()
     if os.environ.get(DEVICE_VARIABLE) == "cpu":
         from drafter_jobs import cpu_training
 

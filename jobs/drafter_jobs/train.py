@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import hashlib
 import json
 import os
 import re
-import signal
-import socket
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from prometheus_client import Counter, Gauge
 
 from drafter_jobs.arguments import not_negative, open_share, positive, positive_number, share
 from drafter_jobs.atomic_files import write_atomically
@@ -32,118 +24,31 @@ from drafter_jobs.checkpoints import (
 from drafter_jobs.contract.outcome import ExitCode, Reason, TrainResult
 from drafter_jobs.job import (
     INTERNAL_ERROR_EXIT_CODE,
-    REGISTRY,
     InterruptedJobError,
     JobError,
-    Progress,
     job_parser,
     log,
     run_job,
 )
 from drafter_jobs.target_model import check_target
+from drafter_jobs.trainer_process import SAVE_TIMEOUT_SECONDS, TrainerProcess, rendezvous
 from drafter_jobs.training_events import (
     DEVICE_VARIABLE,
     TOKENS_DIFFER_WARNING,
     divergence,
     failure_of_log,
     full_accuracies,
-    parse_event,
     was_killed,
 )
 from drafter_jobs.training_flags import TrainingSettings, training_flags
+from drafter_jobs.training_metrics import TrainingMetrics, log_milestone
 
-RENDEZVOUS_PORT = 29500
-RESOLVE_TIMEOUT_SECONDS = 300
-SAVE_TIMEOUT_SECONDS = 120
-STOP_TIMEOUT_SECONDS = SAVE_TIMEOUT_SECONDS + 15
-"""Longer, so that torchrun has ended the processes that do not save in time."""
-KEPT_LOG_LINES = 400
-STEPS_BETWEEN_LOGS = 20
 IDENTITY_FILE = "training.json"
 EXTRACT_RECORD = "extract.json"
 _ERROR_LINE = re.compile(
     r"(\[rank\d+\]: ?)?(?!torch\.distributed\.elastic)[\w.]*(Error|Exception)\b"
 )
 """The last line of a traceback, but of torchrun's own."""
-
-_EPOCH = Gauge("drafter_training_epoch", "Present epoch, from 0.", registry=REGISTRY)
-_EPOCHS = Gauge("drafter_training_epochs", "Epochs in all.", registry=REGISTRY)
-_STEP = Gauge("drafter_training_step", "Optimizer steps done.", registry=REGISTRY)
-_STEPS = Gauge("drafter_training_steps", "Optimizer steps in all.", registry=REGISTRY)
-_LOSS = Gauge("drafter_training_loss", "Loss of the last step.", registry=REGISTRY)
-_ACCURACY = Gauge(
-    "drafter_training_accuracy",
-    "Share of right tokens at a TTT step.",
-    ["ttt_step", "kind", "split"],
-    registry=REGISTRY,
-)
-_ESTIMATE = Gauge(
-    "drafter_training_estimated_acceptance_length",
-    "1 + the sum of the validation's full accuracies.",
-    registry=REGISTRY,
-)
-_LEARNING_RATE = Gauge("drafter_training_learning_rate", "Learning rate.", registry=REGISTRY)
-_TOKENS = Counter("drafter_training_tokens", "Tokens trained on.", registry=REGISTRY)
-
-
-class _Metrics:
-    """Keeps the metrics up to date with the events of the trainer."""
-
-    def __init__(self) -> None:
-        self._progress = Progress("steps")
-        self._processes = 1
-        self._counted_step = 0
-
-    def show(self, event: Mapping[str, Any]) -> None:
-        if plan := event.get("plan"):
-            steps = plan["epochs"] * plan["steps_per_epoch"]
-            _EPOCHS.set(plan["epochs"])
-            _EPOCH.set(plan["epoch"])
-            _STEPS.set(steps)
-            _STEP.set(plan["global_step"])
-            self._processes = plan["processes"]
-            self._counted_step = plan["global_step"]
-            self._progress.expect(steps)
-            self._progress.reach(plan["global_step"])
-        if train := event.get("train"):
-            _EPOCH.set(event["epoch"])
-            _STEP.set(event["global_step"] + 1)
-            self._progress.reach(event["global_step"] + 1)
-            _LOSS.set(train["loss"])
-            rates = event.get("lr")
-            _LEARNING_RATE.set(max(rates.values()) if isinstance(rates, dict) else rates or 0)
-            self._count_tokens(event)
-            self._accuracies(train, "", "train")
-        if validation := event.get("val"):
-            self._accuracies(validation, "_epoch", "validation")
-            _ESTIMATE.set(1 + sum(full_accuracies(validation, "_epoch")))
-
-    def _count_tokens(self, event: Mapping[str, Any]) -> None:
-        profile = event.get("profile") or {}
-        tokens = profile.get("tokens_per_s", 0) * profile.get("step_ms", 0) / 1000
-        # Not every step is logged, and only by the first process.
-        steps = event["global_step"] + 1 - self._counted_step
-        self._counted_step = event["global_step"] + 1
-        _TOKENS.inc(max(0, steps) * self._processes * tokens)
-
-    def finish(self, best: Checkpoint, epochs: int, steps: int) -> None:
-        """Show a training that is at its end, of the best epoch."""
-        _EPOCHS.set(epochs)
-        _EPOCH.set(epochs - 1)
-        _STEPS.set(steps)
-        _STEP.set(steps)
-        self._progress.expect(steps)
-        self._progress.reach(steps)
-        self.show({"val": best.validation})
-
-    @staticmethod
-    def _accuracies(metrics: Mapping[str, float], suffix: str, split: str) -> None:
-        for kind, stem in (("full", "full_acc_"), ("conditional", "cond_acc_")):
-            for name, value in metrics.items():
-                if name.startswith(stem) and name.endswith(suffix):
-                    step = name.removeprefix(stem).removesuffix(suffix)
-                    if step.isdigit():
-                        _ACCURACY.labels(ttt_step=step, kind=kind, split=split).set(value)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -252,101 +157,6 @@ def _keep_identity(output: Path, identity: dict[str, Any]) -> None:
         write_atomically(file, json.dumps(identity, indent=2).encode())
 
 
-def _rendezvous(parsed: argparse.Namespace) -> list[str]:
-    """Return torchrun's arguments for where the processes meet."""
-    shape = ["--nproc-per-node", str(parsed.processes_per_node), "--nnodes", str(parsed.nodes)]
-    if parsed.nodes == 1:
-        # A free port of its own: several trainings may share this machine's addresses.
-        return [*shape, "--standalone"]
-    if parsed.node_rank >= parsed.nodes:
-        raise JobError(
-            ExitCode.CONFIGURATION_ERROR,
-            Reason.CONFIGURATION_ERROR,
-            f"--node-rank {parsed.node_rank} is outside of --nodes {parsed.nodes}, from 0",
-        )
-    if not parsed.rendezvous:
-        raise JobError(
-            ExitCode.CONFIGURATION_ERROR,
-            Reason.CONFIGURATION_ERROR,
-            f"--nodes {parsed.nodes} needs --rendezvous HOST:PORT",
-        )
-    host, colon, port = parsed.rendezvous.rpartition(":")
-    if not colon:
-        host, port = port, ""
-    address = _resolve(host.strip("[]"))
-    return [
-        *shape,
-        *("--node-rank", str(parsed.node_rank)),
-        *("--master-addr", address, "--master-port", port or str(RENDEZVOUS_PORT)),
-    ]
-
-
-def _resolve(host: str) -> str:
-    """Return the address of a host, waiting until its Pod is known to the DNS."""
-    deadline = time.monotonic() + RESOLVE_TIMEOUT_SECONDS
-    while True:
-        try:
-            return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-        except socket.gaierror as error:
-            if time.monotonic() > deadline:
-                raise JobError(
-                    ExitCode.INTERRUPTED,
-                    Reason.INTERRUPTED,
-                    f"the host {host} of node 0 has no address after"
-                    f" {RESOLVE_TIMEOUT_SECONDS} s ({error}): is its Pod running?",
-                ) from None
-            time.sleep(1)
-
-
-class _TrainerProcess:
-    """torchrun and everything below it."""
-
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        self.last_lines: collections.deque[str] = collections.deque(maxlen=KEPT_LOG_LINES)
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-
-    def events(self) -> Any:
-        """Yield the events of the trainer until it ends; print its log."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            event = parse_event(line)
-            if event is not None:
-                yield event
-            elif line.strip():
-                self.last_lines.append(line.rstrip())
-                print(line, end="", file=sys.stderr, flush=True)
-
-    def wait(self) -> int:
-        """Return the exit code of torchrun."""
-        return self._process.wait()
-
-    def save_and_stop(self) -> None:
-        """Let the trainer save where it is, then end it."""
-        self._process.terminate()
-        timer = threading.Timer(STOP_TIMEOUT_SECONDS, self.kill)
-        timer.start()
-        for event in self.events():
-            _log(event)
-        self._process.wait()
-        timer.cancel()
-        self.kill()
-
-    def kill(self) -> None:
-        """End every process of the trainer at once."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-
-
 def train(parsed: argparse.Namespace) -> TrainResult:
     """Train, or go on with a training that was stopped.
 
@@ -373,7 +183,7 @@ def train(parsed: argparse.Namespace) -> TrainResult:
             log("removed an incomplete checkpoint", path=leftover)
     before = complete_checkpoints(output)
     resumed = before[-1].epoch if before else None
-    metrics = _Metrics()
+    metrics = TrainingMetrics()
     if not _is_finished(before, parsed.epochs):
         _run_trainer(parsed, layers, metrics)
     after = complete_checkpoints(output)
@@ -423,7 +233,7 @@ def _local_target(target: str, revision: str | None) -> str:
     return str(snapshot_download(target, revision=revision))
 
 
-def _run_trainer(parsed: argparse.Namespace, layers: list[int], metrics: _Metrics) -> None:
+def _run_trainer(parsed: argparse.Namespace, layers: list[int], metrics: TrainingMetrics) -> None:
     settings = TrainingSettings(
         target=_local_target(parsed.target, parsed.target_revision),
         dataset=str(parsed.dataset),
@@ -442,8 +252,8 @@ def _run_trainer(parsed: argparse.Namespace, layers: list[int], metrics: _Metric
         trust_remote_code=parsed.trust_remote_code,
     )
     command = [
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *_rendezvous(parsed),
+        *(sys.executable, "-m", "drafter_jobs.torchrun"),
+        *rendezvous(parsed.nodes, parsed.node_rank, parsed.processes_per_node, parsed.rendezvous),
         *("--shutdown-timeout", str(SAVE_TIMEOUT_SECONDS)),
         *("-m", "drafter_jobs.speculators_worker"),
         *training_flags(settings),
@@ -458,12 +268,14 @@ def _run_trainer(parsed: argparse.Namespace, layers: list[int], metrics: _Metric
     if parsed.device == "cpu":
         threads = max(1, len(os.sched_getaffinity(0)) // parsed.processes_per_node)
         environment.setdefault("OMP_NUM_THREADS", str(threads))
-    process = _TrainerProcess(command, environment)
+        # A thread that spins while it waits takes the processor from the one it waits for.
+        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    process = TrainerProcess(command, environment)
     interrupted = False
     try:
         for event in process.events():
             metrics.show(event)
-            _log(event)
+            log_milestone(event)
             interrupted = interrupted or "interrupted" in event
             if (reason := divergence(event)) is not None:
                 raise reason
@@ -480,20 +292,6 @@ def _run_trainer(parsed: argparse.Namespace, layers: list[int], metrics: _Metric
     if interrupted:
         # Another node was told to stop, and all of them saved together.
         raise InterruptedJobError
-
-
-def _log(event: Mapping[str, Any]) -> None:
-    """Tell the milestones of a training; its steps are in the metrics."""
-    if plan := event.get("plan"):
-        log("training", **plan)
-    if (train := event.get("train")) and event["global_step"] % STEPS_BETWEEN_LOGS == 0:
-        log("step", epoch=event["epoch"], global_step=event["global_step"], loss=train["loss"])
-    if checkpoint := event.get("checkpoint"):
-        log("saved", **checkpoint)
-    if validation := event.get("val"):
-        accuracies = [f"{value:.4f}" for value in full_accuracies(validation, "_epoch")]
-        loss = validation.get("loss_epoch")
-        log("validated", epoch=event.get("epoch"), loss=loss, full_accuracy=accuracies)
 
 
 def _unknown_failure(exit_code: int, lines: list[str]) -> JobError:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from job_process import wait_for_event
 from tiny_target import HIDDEN_SIZE, VOCABULARY_SIZE
 from tiny_training_data import DRAFT_VOCABULARY_SIZE, make_training_data
 
-pytestmark = pytest.mark.e2e
+# Each start imports speculators anew, which takes a minute on a loaded machine.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-TIMEOUT_SECONDS = 180
+TIMEOUT_SECONDS = 400
 WORKER = "drafter_jobs.speculators_worker"
 
 
@@ -38,6 +39,12 @@ class Training:
         self.dataset, self.hidden_states = make_training_data(
             root, hidden_size=HIDDEN_SIZE, vocabulary_size=VOCABULARY_SIZE, samples=samples
         )
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def kill(self) -> None:
+        """End what a failed test left running."""
+        for process in self._processes:
+            process.kill()
 
     def start(self, epochs: int, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "drafter_jobs.train", "--device", "cpu"]
@@ -50,13 +57,15 @@ class Training:
             "DRAFTER_TERMINATION_LOG": str(self.log),
             "OMP_NUM_THREADS": "1",
         }
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
         )
+        self._processes.append(process)
+        return process
 
     def end(self, process: subprocess.Popen[str]) -> dict[str, Any]:
         """Wait for a training's end, and return its termination message."""
@@ -68,28 +77,41 @@ class Training:
         return complete_checkpoints(self.output)[-1].global_step
 
 
+MakeTraining = Callable[[int], Training]
+
+
+@pytest.fixture
+def training_of(tmp_path: Path, tiny_target: Path) -> Iterator[MakeTraining]:
+    made: list[Training] = []
+
+    def make(samples: int) -> Training:
+        made.append(Training(tmp_path, tiny_target, samples))
+        return made[-1]
+
+    yield make
+    for training in made:
+        training.kill()
+
+
+def started_by(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
 def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [
-        child
-        for child in children
-        if WORKER in child.cmdline() and "torch.distributed.run" not in child.cmdline()
-    ]
+    return [child for child in started_by(process) if child.cmdline()[1:4] == ["-u", "-m", WORKER]]
 
 
-def test_no_kill_loses_more_than_the_work_since_the_last_save(
-    tmp_path: Path, tiny_target: Path
-) -> None:
-    training = Training(tmp_path, tiny_target, samples=160)
+def test_no_kill_loses_more_than_the_work_since_the_last_save(training_of: MakeTraining) -> None:
+    training = training_of(120)
 
     process = training.start(3)
     wait_for_event(process, "saved", 1)
-    (worker,) = workers(process)
-    worker.kill()
-    killed = training.end(process)
-    assert (killed["exit_code"], killed["reason"]) == (1, "InternalError")
-    assert "SIGKILL" in killed["message"]
-    assert "last checkpoint" in killed["message"]
+    processes = started_by(process)
+    assert workers(process)
+    process.kill()
+    process.communicate()
+    # What is left behind would write beside the next start.
+    assert not psutil.wait_procs(processes, timeout=30)[1]
     saved = complete_checkpoints(training.output)
     assert saved
 
@@ -120,21 +142,17 @@ def test_no_kill_loses_more_than_the_work_since_the_last_save(
     assert not list(training.output.glob(".*.part"))
 
     before = {path: path.stat().st_mtime_ns for path in training.output.rglob("*.safetensors")}
-    started = time.monotonic()
     again = training.end(training.start(3))
     assert again["exit_code"] == 0
     assert again["result"] | {"resumedFromEpoch": None} == finished["result"] | {
         "resumedFromEpoch": None
     }
-    assert "torch.distributed" not in again["log"]
+    assert '"event": "training"' not in again["log"]
     assert before == {path: path.stat().st_mtime_ns for path in before}
-    assert time.monotonic() - started < TIMEOUT_SECONDS
 
 
-def test_two_processes_stop_at_the_same_step_and_one_goes_on(
-    tmp_path: Path, tiny_target: Path
-) -> None:
-    training = Training(tmp_path, tiny_target, samples=320)
+def test_two_processes_stop_at_the_same_step_and_one_goes_on(training_of: MakeTraining) -> None:
+    training = training_of(160)
 
     process = training.start(1, "--processes-per-node", "2")
     wait_for_event(process, "step", 1)
@@ -144,6 +162,15 @@ def test_two_processes_stop_at_the_same_step_and_one_goes_on(
     (found,) = complete_checkpoints(training.output)
     state = json.loads((found.path / "training_state.json").read_text())
     assert 0 < found.local_step < state["epoch_steps"]
+
+    process = training.start(1)
+    wait_for_event(process, "step", 1)
+    (worker,) = workers(process)
+    worker.kill()
+    killed = training.end(process)
+    assert (killed["exit_code"], killed["reason"]) == (1, "InternalError")
+    assert "SIGKILL" in killed["message"]
+    assert "last checkpoint" in killed["message"]
 
     finished = training.end(training.start(1))
     assert finished["exit_code"] == 0, finished["log"]
@@ -181,14 +208,13 @@ def poison(file: Path) -> None:
     ],
 )
 def test_a_damaged_sample_is_not_passed_over(
-    tmp_path: Path,
-    tiny_target: Path,
+    training_of: MakeTraining,
     damage: Any,
     exit_code: int,
     reason: str,
     words: tuple[str, ...],
 ) -> None:
-    training = Training(tmp_path, tiny_target, samples=24)
+    training = training_of(24)
     damage(training.hidden_states / "hs_5.safetensors")
     ended = training.end(training.start(1))
     assert (ended["exit_code"], ended["reason"]) == (exit_code, reason), ended["log"]
