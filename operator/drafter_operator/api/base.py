@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 GROUP = "drafters.dev"
@@ -59,3 +59,39 @@ Quantity = Annotated[
     Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$", max_length=32),
 ]
 """A Kubernetes resource quantity."""
+
+IntOrQuantity = Annotated[
+    int | str,
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$",
+        }
+    ),
+]
+"""A quantity of a container's resources, which may be written as a number: ``cpu: 4``."""
+
+ObjectName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+    ),
+]
+"""The name of another Kubernetes object: a DNS subdomain."""
+
+RelativePath = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=1024,
+        json_schema_extra=validations(
+            (
+                "!self.startsWith('/') && !self.split('/').exists(part, part == '..')",
+                "must be a relative path that stays inside the volume: no leading '/', no '..'",
+            ),
+        ),
+    ),
+]
+"""A path inside a volume."""

@@ -83,6 +83,8 @@ def _default(schema: Mapping[str, Any]) -> str:
 
 
 def _type(schema: Mapping[str, Any]) -> str:
+    if "x-kubernetes-int-or-string" in schema:
+        return "integer or string"
     kind = str(schema.get("type", "any"))
     if kind == "array":
         return f"list of {_type(schema['items'])}"

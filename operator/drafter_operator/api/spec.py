@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import re
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,7 +11,10 @@ from drafter_operator.api.base import (
     PRESERVED,
     ApiModel,
     Decimal,
+    IntOrQuantity,
+    ObjectName,
     Quantity,
+    RelativePath,
     Share,
     validations,
 )
@@ -23,51 +25,113 @@ MAXIMUM_DEPTH = 256
 BASELINE = "baseline"
 
 OPERATOR_ARGUMENTS = (
-    "--model(-path)?",
+    "--model-path",
     "--host",
     "--port",
     "--served-model-name",
     "--enable-metrics",
     "--dtype",
     "--device",
-    "--tp(-size)?",
+    "--tp-size",
+    "--tensor-parallel-size",
     "--max-running-requests",
+    "--revision",
+    "--trust-remote-code",
     "--speculative-algorithm",
-    "--speculative-draft-model(-path)?",
+    "--speculative-draft-model-path",
     "--speculative-num-steps",
     "--speculative-eagle-topk",
     "--speculative-num-draft-tokens",
 )
-"""Arguments of ``sglang.launch_server`` that the operator derives from the spec; patterns."""
+"""Arguments of ``sglang.launch_server`` that the operator derives from the spec."""
+
+
+def _leaves_arguments_to_operator() -> tuple[str, str]:
+    """Return the rule that keeps a user from setting an operator's argument a second time.
+
+    The engine's parser takes the start of a name for the name, and the last value wins.
+    """
+    names = ", ".join(f"'{name}'" for name in OPERATOR_ARGUMENTS)
+    return (
+        f"self.all(x, !x.startsWith('--') || ![{names}].exists(o, o.startsWith(x.split('=')[0])))",
+        "the operator itself sets " + ", ".join(OPERATOR_ARGUMENTS),
+    )
+
+
+class EnvironmentVariable(ApiModel):
+    """An environment variable of a Pod."""
+
+    name: str = Field(min_length=1, max_length=256, description="Name.")
+    value: str | None = Field(default=None, max_length=32_768, description="Value.")
+    value_from: dict[str, Any] | None = Field(
+        default=None,
+        description="Source of the value, as in a Pod: `secretKeyRef`, `configMapKeyRef`, …",
+        json_schema_extra=PRESERVED,
+    )
+
+
+class Toleration(ApiModel):
+    """A toleration, as in a Pod."""
+
+    key: str | None = Field(default=None, max_length=317, description="Key of the taint.")
+    operator: str | None = Field(
+        default=None,
+        max_length=32,
+        description="Exists or Equal; Equal if unset.",
+    )
+    value: str | None = Field(default=None, max_length=63, description="Value of the taint.")
+    effect: str | None = Field(
+        default=None,
+        max_length=32,
+        description="NoSchedule, PreferNoSchedule or NoExecute; all of them if unset.",
+    )
+    toleration_seconds: int | None = Field(
+        default=None, description="Time an evicting taint is tolerated; for ever if unset."
+    )
+
+
+class Resources(ApiModel):
+    """Resources of a container."""
+
+    requests: dict[str, IntOrQuantity] = Field(
+        default_factory=dict, description="What the container is promised."
+    )
+    limits: dict[str, IntOrQuantity] = Field(
+        default_factory=dict, description="What the container may use at most."
+    )
 
 
 class PodSettings(ApiModel):
     """Settings of one kind of Pod, beside what the operator decides."""
 
-    resources: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="Container resources: `requests` and `limits`. GPUs are added by the operator.",
-        json_schema_extra=PRESERVED,
+    resources: Resources = Field(
+        default_factory=Resources,
+        description="Resources of the container. GPUs are added by the operator.",
     )
     node_selector: dict[str, str] = Field(
         default_factory=dict, description="Labels a node must have."
     )
-    tolerations: list[Annotated[dict[str, Any], Field(json_schema_extra=PRESERVED)]] = Field(
-        default_factory=list, max_length=32, description="Kubernetes tolerations."
+    tolerations: list[Toleration] = Field(
+        default_factory=list, max_length=32, description="Taints of nodes that are tolerated."
     )
-    env: list[Annotated[dict[str, Any], Field(json_schema_extra=PRESERVED)]] = Field(
+    env: list[EnvironmentVariable] = Field(
         default_factory=list,
         max_length=64,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         description=(
-            "Environment variables, as in a Pod. Take secrets such as HF_TOKEN from a Secret"
-            " with `valueFrom`."
+            "Environment variables; they win over the operator's own. Take secrets such as"
+            " HF_TOKEN from a Secret with `valueFrom`."
         ),
     )
-    service_account_name: str | None = Field(
+    service_account_name: ObjectName | None = Field(
         default=None, description="ServiceAccount of the Pod; the namespace's default if unset."
     )
-    runtime_class_name: str | None = Field(default=None, description="RuntimeClass of the Pod.")
-    priority_class_name: str | None = Field(default=None, description="PriorityClass of the Pod.")
+    runtime_class_name: ObjectName | None = Field(
+        default=None, description="RuntimeClass of the Pod."
+    )
+    priority_class_name: ObjectName | None = Field(
+        default=None, description="PriorityClass of the Pod."
+    )
 
 
 class JobPodSettings(PodSettings):
@@ -91,20 +155,15 @@ class Target(ApiModel):
             ("!has(self.revision) || has(self.hubId)", "revision needs hubId"),
         )
     }
-    path: str | None = Field(
+    path: RelativePath | None = Field(
         default=None,
-        min_length=1,
-        max_length=1024,
-        pattern=r"^[^/].*$",
         description=(
             "Directory of the model inside the claim `claimName`, or inside the run's storage"
-            " when that is unset. A relative path."
+            " when that is unset."
         ),
     )
-    claim_name: str | None = Field(
+    claim_name: ObjectName | None = Field(
         default=None,
-        min_length=1,
-        max_length=253,
         description="PersistentVolumeClaim that holds the model; mounted read-only.",
     )
     hub_id: str | None = Field(
@@ -130,7 +189,9 @@ class Target(ApiModel):
 class ClaimTemplate(ApiModel):
     """A claim the operator makes for the run; it outlives the run."""
 
-    storage_class_name: str | None = Field(default=None, description="StorageClass of the claim.")
+    storage_class_name: ObjectName | None = Field(
+        default=None, description="StorageClass of the claim."
+    )
     size: Quantity = Field(description="Requested size, such as 100Gi.")
     access_mode: str = Field(
         default="ReadWriteOnce",
@@ -150,9 +211,7 @@ class Storage(ApiModel):
             ),
         )
     }
-    claim_name: str | None = Field(
-        default=None, min_length=1, max_length=253, description="An existing claim."
-    )
+    claim_name: ObjectName | None = Field(default=None, description="An existing claim.")
     claim_template: ClaimTemplate | None = Field(
         default=None, description="A claim named after the run, made once and never deleted."
     )
@@ -161,8 +220,13 @@ class Storage(ApiModel):
 class ConfigMapFile(ApiModel):
     """A file inside a ConfigMap."""
 
-    name: str = Field(min_length=1, max_length=253, description="Name of the ConfigMap.")
-    key: str = Field(min_length=1, max_length=253, description="Key that holds the JSONL text.")
+    name: ObjectName = Field(description="Name of the ConfigMap.")
+    key: str = Field(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[-._a-zA-Z0-9]+$",
+        description="Key that holds the JSONL text.",
+    )
 
 
 class HubDataset(ApiModel):
@@ -191,12 +255,8 @@ class Prompts(ApiModel):
             ),
         )
     }
-    path: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=1024,
-        pattern=r"^[^/].*$",
-        description="JSONL file inside the run's storage. A relative path.",
+    path: RelativePath | None = Field(
+        default=None, description="JSONL file inside the run's storage."
     )
     config_map: ConfigMapFile | None = Field(default=None, description="A file in a ConfigMap.")
     dataset: HubDataset | None = Field(default=None, description="A dataset on a hub.")
@@ -210,12 +270,8 @@ class BenchmarkPrompts(ApiModel):
             ("has(self.path) != has(self.configMap)", "set exactly one of path and configMap"),
         )
     }
-    path: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=1024,
-        pattern=r"^[^/].*$",
-        description="JSONL file inside the run's storage. A relative path.",
+    path: RelativePath | None = Field(
+        default=None, description="JSONL file inside the run's storage."
     )
     config_map: ConfigMapFile | None = Field(default=None, description="A file in a ConfigMap.")
 
@@ -235,11 +291,14 @@ class Data(ApiModel):
         "json_schema_extra": validations(
             (
                 "double(self.validationShare) > 0.0 && double(self.validationShare) < 1.0",
-                "validationShare must be above 0 and below 1: training needs both parts",
+                "data.validationShare must be above 0 and below 1: training needs both parts",
+            ),
+            (
+                "self.maximumNewTokens < self.maximumLength",
+                "maximumNewTokens must be below maximumLength: the prompt needs room too",
             ),
         )
     }
-
     prompts: Prompts = Field(description="Where the prompts come from.")
     limit: int = Field(
         default=0, ge=0, le=100_000_000, description="Prompts to use; 0 uses them all."
@@ -331,6 +390,11 @@ class Optimizer(enum.StrEnum):
 class Training(ApiModel):
     """How the drafter is trained."""
 
+    model_config = ApiModel.model_config | {
+        "json_schema_extra": validations(
+            ("double(self.learningRate) > 0.0", "learningRate must be above 0"),
+        )
+    }
     trainer: Trainer = Field(default=Trainer.SPECULATORS, description="Trainer.")
     nodes: int = Field(default=1, ge=1, le=64, description="Nodes; several make an Indexed Job.")
     gpus_per_node: int = Field(
@@ -422,11 +486,7 @@ class Serving(ApiModel):
         json_schema_extra={
             "default": [],
             **validations(
-                (
-                    f"self.all(x, !x.matches('^({'|'.join(OPERATOR_ARGUMENTS)})(=.*)?$'))",
-                    "the operator itself sets "
-                    + ", ".join(re.sub(r"\(.*\)\?", "", name) for name in OPERATOR_ARGUMENTS),
-                ),
+                _leaves_arguments_to_operator(),
             ),
         },
     )
@@ -524,6 +584,16 @@ class DrafterRunSpec(ApiModel):
             (
                 "self.training.minimumPackedSequenceLength <= self.training.packedSequenceLength",
                 "training.minimumPackedSequenceLength must not exceed packedSequenceLength",
+            ),
+            (
+                "self.training.nodes == 1 || !has(self.storage.claimTemplate)"
+                " || self.storage.claimTemplate.accessMode == 'ReadWriteMany'",
+                "training on several nodes needs storage.claimTemplate.accessMode ReadWriteMany",
+            ),
+            (
+                "!has(self.promotion.candidate) || self.serving.depths.exists(d,"
+                " 'depth-' + string(d) == self.promotion.candidate)",
+                "promotion.candidate must be depth-N for one of serving.depths",
             ),
         )
     }

@@ -52,10 +52,7 @@ def _job(run: Run, work: _Work, attempt: int, suspended: bool, operator: Operato
         "image": work.settings.image,
         "command": [work.program],
         "args": [*work.arguments, "--metrics-address", "0.0.0.0"],
-        "env": [
-            {"name": TERMINATION_LOG_VARIABLE, "value": TERMINATION_LOG},
-            *pods.environment(run, work.settings),
-        ],
+        "env": pods.environment(run, work.settings, {TERMINATION_LOG_VARIABLE: TERMINATION_LOG}),
         "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
         "resources": pods.resources(work.settings, work.gpus, operator),
         "securityContext": pods.container_security(),

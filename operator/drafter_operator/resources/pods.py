@@ -60,7 +60,7 @@ def metadata(run: Run, name: str, object_labels: Mapping[str, str]) -> Object:
 
 def resources(settings: PodSettings, gpus: int, operator: OperatorSettings) -> Object:
     """Return a container's resources with the GPUs added as request and limit."""
-    found: Object = {kind: dict(values) for kind, values in settings.resources.items()}
+    found: Object = {kind: found for kind, found in settings.resources.to_api().items() if found}
     if gpus:
         for kind in ("requests", "limits"):
             found.setdefault(kind, {})[operator.gpu_resource_name] = str(gpus)
@@ -83,12 +83,30 @@ def volumes(run: Run, *, data_read_only: bool = False) -> tuple[list[Object], li
     return found, mounts
 
 
-def environment(run: Run, settings: PodSettings) -> list[Object]:
-    """Return the environment variables: the operator's first, so that the user's win."""
-    found: list[Object] = [{"name": "HOME", "value": "/tmp"}]
-    if run.spec.target.hub_id is not None or run.spec.data.prompts.dataset is not None:
-        found.append({"name": "HF_HOME", "value": str(names.HUB_CACHE)})
-    return [*found, *settings.env]
+def environment(
+    run: Run,
+    settings: PodSettings,
+    own: Mapping[str, str] | None = None,
+    *,
+    data_read_only: bool = False,
+) -> list[Object]:
+    """Return the environment variables of a container.
+
+    Parameters
+    ----------
+    own
+        Variables this kind of container needs, beside those of all. A user's variable of the
+        same name takes their place: server-side apply refuses a name given twice.
+    data_read_only
+        Whether the run's storage can hold no cache of the hub.
+    """
+    hub = run.spec.target.hub_id is not None or run.spec.data.prompts.dataset is not None
+    values = {**(own or {}), "HOME": "/tmp"}
+    if hub and not data_read_only:
+        values["HF_HOME"] = str(names.HUB_CACHE)
+    variables = {name: {"name": name, "value": value} for name, value in values.items()}
+    variables |= {found.name: found.to_api() for found in settings.env}
+    return list(variables.values())
 
 
 def container_security() -> Object:
@@ -133,7 +151,7 @@ def pod_spec(
     }
     optional = {
         "nodeSelector": settings.node_selector,
-        "tolerations": settings.tolerations,
+        "tolerations": [toleration.to_api() for toleration in settings.tolerations],
         "serviceAccountName": settings.service_account_name,
         "runtimeClassName": settings.runtime_class_name,
         "priorityClassName": settings.priority_class_name,

@@ -37,7 +37,9 @@ def _probe(path: str, period: int, timeout: int, failures: int) -> pods.Object:
 def deployment(run: Run, candidate: CandidateId, replicas: int, operator: OperatorSettings) -> Any:
     """Return the Deployment that serves one candidate."""
     serving = run.spec.serving
-    volumes, mounts = pods.volumes(run, data_read_only=run.spec.target.hub_id is None)
+    # A target from the hub is downloaded into the run's storage.
+    read_only = run.spec.target.hub_id is None
+    volumes, mounts = pods.volumes(run, data_read_only=read_only)
     volumes.append(
         {
             "name": "shm",
@@ -52,7 +54,7 @@ def deployment(run: Run, candidate: CandidateId, replicas: int, operator: Operat
         "image": serving.image,
         "command": list(SERVER_COMMAND),
         "args": server_arguments(run, candidate),
-        "env": pods.environment(run, serving.pod),
+        "env": pods.environment(run, serving.pod, data_read_only=read_only),
         "ports": [{"name": "http", "containerPort": names.SERVER_PORT, "protocol": "TCP"}],
         "resources": pods.resources(serving.pod, serving.tensor_parallel_size, operator),
         "securityContext": pods.container_security(),
