@@ -188,6 +188,9 @@ def main() -> None:
     parser.add_argument("--stop", action="store_true", help="stop a sandbox that was left up")
     arguments = parser.parse_args()
     console = Console()
+    if not console.is_terminal:
+        # A log has no width of its own, and the table needs some.
+        console = Console(width=140)
     cluster = Cluster(Layout(REPOSITORY, REPOSITORY / ".quickstart"))
     try:
         if arguments.stop:
