@@ -203,7 +203,6 @@ def test_a_broken_drafter_served_through_a_back_door_is_refused_by_select(
             *("--url", server.url, "--candidate", "depth-4", "--depth", "4"),
             *("--prompts", finished.prompts, "--dataset", finished.directory / "dataset"),
             *("--target", finished.target, "--output", output, "--concurrencies", "1"),
-            *("--baseline", finished.directory / "benchmark/baseline.json"),
             *("--requests", "4", "--maximum-new-tokens", "24"),
         ]
         process = start("drafter_jobs.benchmark", arguments, log)
