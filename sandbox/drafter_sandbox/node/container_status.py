@@ -130,3 +130,13 @@ def with_disruption(known: Sequence[Mapping[str, Any]]) -> list[Status]:
 def backoff_seconds(restarts: int, base: float) -> float:
     """Return the pause before a restart: doubled each time, five minutes at most."""
     return float(min(base * 2 ** max(0, restarts - 1), 300.0))
+
+
+def condition_holds(conditions: Sequence[Mapping[str, Any]], kind: str) -> bool:
+    """Return whether a condition is there and true."""
+    return any(item["type"] == kind and item["status"] == "True" for item in conditions)
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Return whether a Pod may be sent traffic."""
+    return condition_holds(pod["status"].get("conditions") or [], "Ready")

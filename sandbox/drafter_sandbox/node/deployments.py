@@ -15,6 +15,7 @@ from typing import Any
 
 from drafter_sandbox.metadata import timestamp
 from drafter_sandbox.naming import generated_name
+from drafter_sandbox.node.container_status import is_ready
 from drafter_sandbox.node.jobs import owner_reference, replace_with
 from drafter_sandbox.node.scheduler import FINISHED
 from drafter_sandbox.selectors import label_predicate
@@ -327,10 +328,10 @@ class ReplicaSetController:
             and pod["status"].get("phase") not in FINISHED
         ]
         staying = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-        ready = [pod for pod in staying if _is_ready(pod)]
+        ready = [pod for pod in staying if is_ready(pod)]
         surplus = len(staying) - spec["replicas"]
         if surplus > 0:
-            first_unready = sorted(staying, key=_is_ready)
+            first_unready = sorted(staying, key=is_ready)
             for pod in first_unready[:surplus]:
                 self._store.delete("pods", metadata["namespace"], pod["metadata"]["name"])
         for _ in range(-surplus):
@@ -367,10 +368,3 @@ class ReplicaSetController:
                 "spec": template["spec"],
             },
         )
-
-
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    return any(
-        item["type"] == "Ready" and item["status"] == "True"
-        for item in pod["status"].get("conditions") or []
-    )

@@ -13,6 +13,7 @@ from typing import Any
 
 from drafter_sandbox.metadata import timestamp
 from drafter_sandbox.naming import generated_name
+from drafter_sandbox.node.container_status import condition_holds, is_ready
 from drafter_sandbox.node.scheduler import FINISHED
 from drafter_sandbox.store import Store
 
@@ -122,7 +123,7 @@ def plan_job(
     succeeded = [pod for pod in pods if pod["status"].get("phase") == "Succeeded"]
     failed = [pod for pod in pods if _has_failed(spec, pod)]
     status["active"] = len(staying)
-    status["ready"] = sum(_is_ready(pod) for pod in staying)
+    status["ready"] = sum(is_ready(pod) for pod in staying)
     status["succeeded"] = len(succeeded)
     status["failed"] = len(failed)
     status["terminating"] = len(active) - len(staying)
@@ -134,7 +135,7 @@ def plan_job(
     suspended = bool(spec.get("suspend"))
     if not suspended:
         status.setdefault("startTime", timestamp(now))
-        if _holds(conditions, "Suspended"):
+        if condition_holds(conditions, "Suspended"):
             _set_condition(conditions, "Suspended", "False", "JobResumed", "Job resumed")
     reached = len(done if indexed else succeeded) >= completions
     end = _end(job, status, failed, staying, now, reached=reached)
@@ -192,10 +193,6 @@ def _has_failed(spec: Mapping[str, Any], pod: Pod) -> bool:
         and not pod["metadata"].get("deletionTimestamp")
         and failure_action(spec.get("podFailurePolicy"), pod)[0] != "Ignore"
     )
-
-
-def _is_ready(pod: Pod) -> bool:
-    return _holds(pod["status"].get("conditions") or [], "Ready")
 
 
 def _index(pod: Pod) -> int:
@@ -272,10 +269,6 @@ def _finished_at(pod: Pod) -> datetime:
         if "terminated" in (item.get("state") or {})
     ]
     return datetime.fromisoformat(max(times) if times else pod["metadata"]["creationTimestamp"])
-
-
-def _holds(conditions: Sequence[Mapping[str, Any]], kind: str) -> bool:
-    return any(item["type"] == kind and item["status"] == "True" for item in conditions)
 
 
 def _set_condition(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from drafter_sandbox.errors import ApiError
+from drafter_sandbox.node.container_status import is_ready
 from drafter_sandbox.node.jobs import owner_reference
 from drafter_sandbox.node.scheduler import FINISHED
 from drafter_sandbox.selectors import label_predicate
@@ -45,17 +46,10 @@ def endpoints(
             and pod["status"].get("podIP")
             and pod["status"].get("phase") not in FINISHED
             and not pod["metadata"].get("deletionTimestamp")
-            and (unready_too or _is_ready(pod))
+            and (unready_too or is_ready(pod))
             and (number := _target_port(pod, port.get("targetPort", port["port"]))) is not None
         ]
     return found
-
-
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    return any(
-        item["type"] == "Ready" and item["status"] == "True"
-        for item in pod["status"].get("conditions") or []
-    )
 
 
 def _target_port(pod: Mapping[str, Any], target: int | str) -> int | None:
