@@ -201,6 +201,15 @@ class OperatorCluster:
     def wait_for_phase(self, name: str, phase: str) -> dict[str, Any]:
         return self.wait(name, lambda status: status.get("phase") == phase)
 
+    def wait_for_step(self, name: str, step: str, state: str) -> dict[str, Any]:
+        return self.wait(
+            name,
+            lambda status: any(
+                (found["name"], found["state"]) == (step, state)
+                for found in status.get("steps", [])
+            ),
+        )
+
     def starts(self) -> list[str]:
         """Return the programs started so far, in order."""
         log = self.control / "starts.log"

@@ -9,18 +9,19 @@ from collections.abc import Iterator
 import pytest
 from operator_cluster import OperatorCluster
 
-EVERY_PROGRAM_ONCE = [
-    "drafter-prepare",
-    "drafter-extract",
-    "drafter-train",
-    "drafter-export",
-    "server-baseline",
-    "drafter-benchmark-baseline",
-    "server-depth-2",
-    "drafter-benchmark-depth-2",
-    "server-depth-4",
-    "drafter-benchmark-depth-4",
-]
+STEP_OF_PROGRAM = {
+    "drafter-prepare": "Prepare",
+    "drafter-extract": "Extract",
+    "drafter-train": "Train",
+    "drafter-export": "Export",
+    "server-baseline": "Serve-baseline",
+    "drafter-benchmark-baseline": "Benchmark-baseline",
+    "server-depth-2": "Serve-depth-2",
+    "drafter-benchmark-depth-2": "Benchmark-depth-2",
+    "server-depth-4": "Serve-depth-4",
+    "drafter-benchmark-depth-4": "Benchmark-depth-4",
+}
+EVERY_PROGRAM_ONCE = list(STEP_OF_PROGRAM)
 
 
 @pytest.fixture(scope="module")
@@ -82,35 +83,24 @@ def test_deleting_a_run_removes_its_children_and_keeps_its_claim(
     assert cluster.sandbox.get("pvc", "gone")["status"]["phase"] == "Bound"
 
 
-@pytest.mark.parametrize(
-    "program",
-    ["drafter-prepare", "drafter-train", "server-baseline", "drafter-benchmark-depth-2"],
-)
-def test_an_operator_killed_at_a_step_does_nothing_twice(
-    cluster: OperatorCluster, program: str
-) -> None:
-    cluster.hold(program)
+def test_an_operator_killed_at_each_step_does_nothing_twice(cluster: OperatorCluster) -> None:
+    # Depth 4 is refused, so that the winner's server must start again to be promoted.
+    (cluster.control / "depth-4.acceptance").write_text("1.0")
+    for program in STEP_OF_PROGRAM:
+        cluster.hold(program)
     cluster.apply_run("killed")
-    step = {
-        "drafter-prepare": "Prepare",
-        "drafter-train": "Train",
-        "server-baseline": "Serve-baseline",
-        "drafter-benchmark-depth-2": "Benchmark-depth-2",
-    }[program]
-    cluster.wait(
-        "killed",
-        lambda status: any(
-            found["name"] == step and found["state"] == "Running"
-            for found in status.get("steps", [])
-        ),
-    )
-    cluster.kill_operator()
-    cluster.release(program)
-    cluster.start_operator()
 
-    cluster.wait_for_phase("killed", "Succeeded")
+    for program, step in [*STEP_OF_PROGRAM.items(), ("server-depth-2", "Promote")]:
+        cluster.wait_for_step("killed", step, "Running")
+        cluster.kill_operator()
+        if program == "drafter-benchmark-depth-4":
+            cluster.hold("server-depth-2")
+        cluster.release(program)
+        cluster.start_operator()
+    status = cluster.wait_for_phase("killed", "Succeeded")
 
-    assert cluster.starts() == EVERY_PROGRAM_ONCE
+    assert cluster.starts() == [*EVERY_PROGRAM_ONCE, "server-depth-2"]
+    assert status["promoted"]["candidate"] == "depth-2"
 
 
 def test_a_configuration_error_fails_the_run_with_the_jobs_own_words(
