@@ -335,7 +335,7 @@ def _check_vocabulary_size(size: int, target_size: int) -> None:
         raise JobError(
             ExitCode.CONFIGURATION_ERROR,
             Reason.CONFIGURATION_ERROR,
-            f"draftVocabularySize {size} exceeds the target's vocabulary of {target_size}",
+            f"training.draftVocabularySize {size} exceeds the target's vocabulary of {target_size}",
         )
 
 

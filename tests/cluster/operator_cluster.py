@@ -45,13 +45,22 @@ def stand_in_images(control: Path) -> dict[str, Any]:
 
 
 class OperatorCluster:
-    """Starts a sandbox and an operator process; both can be killed and started again."""
+    """Starts a sandbox and an operator process; both can be killed and started again.
 
-    def __init__(self, directory: Path) -> None:
+    Parameters
+    ----------
+    directory
+        For all that they write.
+    images
+        The sandbox's table of images; stand-ins for every job and for SGLang without one.
+    """
+
+    def __init__(self, directory: Path, images: Path | None = None) -> None:
         self.control = directory / "control"
         self.control.mkdir()
-        images = directory / "images.yaml"
-        images.write_text(yaml.safe_dump(stand_in_images(self.control)))
+        if images is None:
+            images = directory / "images.yaml"
+            images.write_text(yaml.safe_dump(stand_in_images(self.control)))
         os.environ["DRAFTER_SANDBOX_BACKOFF_SECONDS"] = "0.1"
         self.sandbox = RunningSandbox(directory / "state", images).start()
         self.sandbox.kubectl("apply", "-f", str(REPOSITORY / "crds"))

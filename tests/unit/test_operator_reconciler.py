@@ -258,6 +258,30 @@ async def test_a_missing_claim_is_named_with_its_field() -> None:
     assert "target.claimName: there is no PersistentVolumeClaim models in n" in missing[0].message
 
 
+@pytest.mark.parametrize(
+    ("modes", "training", "reason", "words"),
+    [
+        (["ReadOnlyMany"], {}, "ClaimReadOnly", "the run writes to it"),
+        (["ReadWriteOnce"], {"nodes": 2}, "ClaimNotShared", "training.nodes is 2"),
+    ],
+)
+async def test_a_claim_the_pods_cannot_write_is_refused_before_any_job(
+    modes: list[str], training: dict[str, Any], reason: str, words: str
+) -> None:
+    run = run_object()
+    run["spec"] |= {"storage": {"claimName": "mine"}, "training": training}
+    mine = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "mine", "namespace": "n"},
+        "spec": {"accessModes": modes},
+    }
+    missing = (await observed(FakeKubernetes(run, *references(), mine))).missing
+
+    assert [found.reason for found in missing] == [reason]
+    assert words in missing[0].message
+
+
 async def test_the_last_lines_of_a_log_stand_for_a_missing_message() -> None:
     api = FakeKubernetes(run_object(), *references(), finished_job(), pod("Failed", exitCode=1))
     state = (await observed(api)).jobs["r-prepare-1"].pods[0]

@@ -211,7 +211,10 @@ async def _missing(api: KubernetesApi, run: Run) -> list[MissingReference]:
         claims_needed[run.spec.storage.claim_name] = "storage.claimName"
     missing = []
     for name, field in claims_needed.items():
-        if name and await api.get("PersistentVolumeClaim", run.namespace, name) is None:
+        if not name:
+            continue
+        claim = await api.get("PersistentVolumeClaim", run.namespace, name)
+        if claim is None:
             missing.append(
                 MissingReference(
                     "ClaimNotFound",
@@ -219,6 +222,8 @@ async def _missing(api: KubernetesApi, run: Run) -> list[MissingReference]:
                     " create it and the run goes on",
                 )
             )
+        elif field == "storage.claimName" and (fault := _storage_fault(run, claim)):
+            missing.append(fault)
     for field, source, step in _config_maps(run):
         if _is_done(run, step):
             continue
@@ -241,6 +246,26 @@ async def _missing(api: KubernetesApi, run: Run) -> list[MissingReference]:
                 )
             )
     return missing
+
+
+def _storage_fault(run: Run, claim: Mapping[str, Any]) -> MissingReference | None:
+    """Return why the run's Pods cannot write to a claim the user made, if so."""
+    modes = claim["spec"].get("accessModes") or []
+    name = claim["metadata"]["name"]
+    if modes and set(modes) == {"ReadOnlyMany"}:
+        return MissingReference(
+            "ClaimReadOnly",
+            f"storage.claimName: the PersistentVolumeClaim {name} is ReadOnlyMany, and the run"
+            " writes to it; make a run that names a ReadWriteOnce or ReadWriteMany claim",
+        )
+    if run.spec.training.nodes > 1 and "ReadWriteMany" not in modes:
+        return MissingReference(
+            "ClaimNotShared",
+            f"storage.claimName: training.nodes is {run.spec.training.nodes}, and the"
+            f" PersistentVolumeClaim {name} is {', '.join(modes)}: it must be ReadWriteMany to be"
+            " written from several nodes",
+        )
+    return None
 
 
 def _config_maps(run: Run) -> list[tuple[str, tuple[str, str], str]]:
