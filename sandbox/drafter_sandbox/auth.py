@@ -7,17 +7,47 @@ import hmac
 import json
 import os
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 ADMINISTRATOR = "system:admin"
+_SERVICE_ACCOUNT = "system:serviceaccount:"
+_AUTHENTICATED = "system:authenticated"
+
+
+@dataclass(frozen=True)
+class User:
+    """Whom a request comes from."""
+
+    name: str
+    groups: tuple[str, ...]
+
+    @property
+    def service_account(self) -> tuple[str, str] | None:
+        """Namespace and name of the ServiceAccount it is, or None."""
+        if not self.name.startswith(_SERVICE_ACCOUNT):
+            return None
+        namespace, _, name = self.name.removeprefix(_SERVICE_ACCOUNT).partition(":")
+        return namespace, name
+
+
+def user_named(name: str, groups: tuple[str, ...] = ()) -> User:
+    """Return a user with the groups that every such user is in, and some more."""
+    if name == ADMINISTRATOR:
+        return User(name, ("system:masters", _AUTHENTICATED, *groups))
+    account = User(name, ()).service_account
+    if account is None:
+        return User(name, (*groups, _AUTHENTICATED))
+    return User(
+        name,
+        ("system:serviceaccounts", f"system:serviceaccounts:{account[0]}", *groups, _AUTHENTICATED),
+    )
 
 
 class Authenticator:
     """Tokens of the administrator and of ServiceAccounts.
-
-    Whoever has a token may do anything: there is no authorization.
 
     Parameters
     ----------
@@ -49,14 +79,14 @@ class Authenticator:
             write_private(self._path, json.dumps(self._tokens, indent=1))
         return token
 
-    def username(self, header: str | None) -> str | None:
+    def user(self, header: str | None) -> User | None:
         """Return whose token an ``Authorization`` header carries, or None."""
         scheme, _, given = (header or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
         for token, owner in self._tokens.items():
             if hmac.compare_digest(token.encode(), given.strip().encode()):
-                return owner
+                return user_named(owner)
         return None
 
 

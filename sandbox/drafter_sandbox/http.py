@@ -1,4 +1,4 @@
-"""The API server's HTTP side: listening, authentication, discovery."""
+"""The API server's HTTP side: listening, authentication, authorization, discovery."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import ssl
 from aiohttp import web
 
 from drafter_sandbox import discovery, openapi
-from drafter_sandbox.auth import Authenticator
+from drafter_sandbox.audit import AuditLog
+from drafter_sandbox.auth import Authenticator, User, user_named
+from drafter_sandbox.authorization import Attributes, Authorizer, attributes_of, denied
 from drafter_sandbox.errors import ApiError, no_such_resource
-from drafter_sandbox.requests import parse_target, presentation
+from drafter_sandbox.requests import flag, parse_target, presentation
 from drafter_sandbox.responses import found, json_response
 from drafter_sandbox.rest import Resources
 from drafter_sandbox.schemas import KUBERNETES_VERSION
@@ -29,6 +31,8 @@ class ApiServer:
     ----------
     tls
         TLS settings; None serves plain HTTP, over which kubectl sends no token.
+    audit
+        Keeps who asked for what; None keeps nothing.
     """
 
     def __init__(
@@ -36,10 +40,13 @@ class ApiServer:
         store: Store,
         authenticator: Authenticator,
         tls: ssl.SSLContext | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         self.store = store
         self._tls = tls
-        self._resources = Resources(store, authenticator)
+        self._audit = audit or AuditLog(None)
+        self._authorizer = Authorizer(store)
+        self._resources = Resources(store, authenticator, self._authorizer)
         self.authenticator = authenticator
         self._runner: web.AppRunner | None = None
 
@@ -71,6 +78,7 @@ class ApiServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        self._audit.close()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -92,9 +100,51 @@ class ApiServer:
         path = request.path
         if path in ("/healthz", "/readyz", "/livez"):
             return web.Response(text="ok")
-        user = self.authenticator.username(request.headers.get("Authorization"))
-        if user is None:
+        user = self._user(request)
+        asked = attributes_of(request.method, path, request.query)
+        verdict = self._authorizer.decide(user, asked)
+        record = self._audit.begin(request, user, asked, verdict)
+        if _goes_on(request, asked) and verdict.allowed:
+            record.begun()
+        try:
+            if not verdict.allowed:
+                raise denied(user, asked, verdict.reason)
+            response = await self._answer(request, user)
+        except ApiError as error:
+            record.refused(error)
+            raise
+        record.answered(response.status)
+        return response
+
+    def _user(self, request: web.Request) -> User:
+        """Return whom a request comes from, or as whom it wants to be treated."""
+        user = self.authenticator.user(request.headers.get("Authorization"))
+        if user is None or not self._is_there(user):
             raise ApiError(401, "Unauthorized", "Unauthorized")
+        wanted = request.headers.get("Impersonate-User")
+        if wanted is None:
+            return user
+        groups = tuple(request.headers.getall("Impersonate-Group", []))
+        found = user_named(wanted, groups)
+        for resource, name in [("users", wanted), *(("groups", group) for group in groups)]:
+            asked = Attributes("impersonate", resource=resource, name=name)
+            if resource == "users" and (account := found.service_account):
+                asked = Attributes(
+                    "impersonate",
+                    resource="serviceaccounts",
+                    namespace=account[0],
+                    name=account[1],
+                )
+            self._authorizer.check(user, asked)
+        return found
+
+    def _is_there(self, user: User) -> bool:
+        account = user.service_account
+        # The token of a ServiceAccount is worth nothing once the account is gone.
+        return account is None or self.store.get("serviceaccounts", *account) is not None
+
+    async def _answer(self, request: web.Request, user: User) -> web.StreamResponse:
+        path = request.path
         if path.rstrip("/") in ("", "/api", "/apis", "/version") or path.startswith("/openapi"):
             return self._describe(request)
         parts = [part for part in path.split("/") if part]
@@ -140,3 +190,8 @@ class ApiServer:
             group, version = ("", parts[-1]) if parts[0] == "api" else (parts[1], parts[-1])
             return found(openapi.document(registry, group, version))
         raise no_such_resource()
+
+
+def _goes_on(request: web.Request, asked: Attributes) -> bool:
+    """Return whether the answer is a stream that its reader may follow for long."""
+    return asked.verb == "watch" or (asked.subresource == "log" and flag(request.query, "follow"))

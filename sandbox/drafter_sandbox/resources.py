@@ -113,7 +113,7 @@ def _review(group: str, plural: str, kind: str, *, namespaced: bool = False) -> 
 
 
 _ALL = ("all",)
-_RBAC = "rbac.authorization.k8s.io"
+RBAC_GROUP = "rbac.authorization.k8s.io"
 
 BUILT_IN: tuple[ResourceType, ...] = (
     _type("", "namespaces", "Namespace", short=("ns",), namespaced=False, sub=("status",)),
@@ -171,10 +171,10 @@ BUILT_IN: tuple[ResourceType, ...] = (
     _type("apps", "controllerrevisions", "ControllerRevision"),
     _type("batch", "jobs", "Job", categories=_ALL, sub=("status",)),
     _type("batch", "cronjobs", "CronJob", short=("cj",), categories=_ALL, sub=("status",)),
-    _type(_RBAC, "roles", "Role"),
-    _type(_RBAC, "rolebindings", "RoleBinding"),
-    _type(_RBAC, "clusterroles", "ClusterRole", namespaced=False),
-    _type(_RBAC, "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    _type(RBAC_GROUP, "roles", "Role"),
+    _type(RBAC_GROUP, "rolebindings", "RoleBinding"),
+    _type(RBAC_GROUP, "clusterroles", "ClusterRole", namespaced=False),
+    _type(RBAC_GROUP, "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     _type("coordination.k8s.io", "leases", "Lease"),
     _type("discovery.k8s.io", "endpointslices", "EndpointSlice"),
     _type("storage.k8s.io", "storageclasses", "StorageClass", short=("sc",), namespaced=False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import json
 import logging
 from collections.abc import Iterable
@@ -12,10 +13,12 @@ from typing import Any, cast
 from aiohttp import web
 
 from drafter_sandbox import jsonpath, scale, tables
-from drafter_sandbox.auth import Authenticator
+from drafter_sandbox.auth import Authenticator, User
+from drafter_sandbox.authorization import Authorizer, attributes_of
 from drafter_sandbox.errors import ApiError, bad_request, no_such_resource, not_found
 from drafter_sandbox.patches import merge_patch
 from drafter_sandbox.requests import (
+    APPLY_PATCH,
     Target,
     WriteOptions,
     decode,
@@ -60,13 +63,14 @@ class Resources:
         Source of ``pods/log``; None while there is no node.
     """
 
-    def __init__(self, store: Store, authenticator: Authenticator) -> None:
+    def __init__(self, store: Store, authenticator: Authenticator, authorizer: Authorizer) -> None:
         self.store = store
         self.authenticator = authenticator
+        self.authorizer = authorizer
         self.logs: LogSource | None = None
 
-    async def handle(self, request: web.Request, target: Target, user: str) -> web.StreamResponse:
-        """Answer a request.
+    async def handle(self, request: web.Request, target: Target, user: User) -> web.StreamResponse:
+        """Answer a request that its user may make.
 
         Raises
         ------
@@ -103,6 +107,10 @@ class Resources:
             )
         if target.subresource == "scale":
             return self._scale(target, body, options, patch=method == "PATCH")
+        if kind == APPLY_PATCH and not self._exists(target):
+            # To apply what is not there is to create it, for which another right is needed.
+            asked = attributes_of(method, request.path, request.query)
+            self.authorizer.check(user, dataclasses.replace(asked, verb="create"))
         writer = Writer(self.store, target, options)
         created = False
         if method == "PUT":
@@ -110,6 +118,9 @@ class Resources:
         else:
             result, created = writer.patch(body, kind)
         return self._one(request, target.resource, result, 201 if created else 200, writer.warnings)
+
+    def _exists(self, target: Target) -> bool:
+        return self.store.peek(target.resource, target.namespace, target.name or "") is not None
 
     def _existing(self, target: Target) -> Body:
         name = target.name or ""
@@ -146,12 +157,12 @@ class Resources:
         return response
 
     def _create(
-        self, request: web.Request, target: Target, body: Any, options: WriteOptions, user: str
+        self, request: web.Request, target: Target, body: Any, options: WriteOptions, user: User
     ) -> web.Response:
         if not isinstance(body, dict):
             raise bad_request("the request has no body")
         if not target.resource.stored:
-            done = review(target.resource, body, user, self.authenticator)
+            done = review(target.resource, body, user, self.authenticator, self.authorizer)
             return json_response(done, 201)
         if target.name is None:
             writer = Writer(self.store, target, options)
@@ -168,9 +179,9 @@ class Resources:
             self.store.update("pods", target.namespace, target.name, existing)
             return json_response(success(target, existing), 201)
         if target.subresource == "token":
-            user = f"system:serviceaccount:{target.namespace}:{target.name}"
+            account = f"system:serviceaccount:{target.namespace}:{target.name}"
             body["status"] = {
-                "token": self.authenticator.token_for(user),
+                "token": self.authenticator.token_for(account),
                 "expirationTimestamp": "2099-01-01T00:00:00Z",
             }
             return json_response(body, 201)

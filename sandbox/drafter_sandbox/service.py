@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from drafter_sandbox import audit
 from drafter_sandbox.admission import ServerAdmission
 from drafter_sandbox.auth import ADMINISTRATOR, Authenticator, kubeconfig, write_private
 from drafter_sandbox.certificates import server_certificate, server_context
+from drafter_sandbox.default_roles import ensure_default_roles
 from drafter_sandbox.expiry import expire_for_ever
 from drafter_sandbox.http import ApiServer
 from drafter_sandbox.networks import Networks, NetworkTakenError, claim
@@ -102,15 +104,17 @@ class Sandbox:
         try:
             admission = ServerAdmission(self._networks.services)
             self.store = Store(state / "objects.sqlite", admission)
+            ensure_default_roles(self.store)
             authenticator = Authenticator(state / "tokens.json")
             certificate, key = server_certificate(state)
             tls = server_context(certificate, key)
+            audit_log = audit.AuditLog(state / audit.FILE_NAME)
         except (sqlite3.DatabaseError, ValueError, OSError) as error:
             raise SandboxError(
                 f"the state in {state} cannot be read ({error}): remove the folder, or choose"
                 " another with --state"
             ) from error
-        self._server = ApiServer(self.store, authenticator, tls)
+        self._server = ApiServer(self.store, authenticator, tls, audit_log)
         port = await self._listen(self._server)
         self.url = f"https://{HOST}:{port}"
         token = authenticator.token_for(ADMINISTRATOR)
