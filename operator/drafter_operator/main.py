@@ -6,8 +6,10 @@ import argparse
 import asyncio
 import os
 import signal
+import socket
 import sys
 import time
+import uuid
 from importlib.metadata import version
 
 import kopf
@@ -17,6 +19,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from drafter_operator import metrics
 from drafter_operator.cluster.api import KubernetesApi
+from drafter_operator.cluster.lease import LeaseLostError, LeaseTimes, OperatorLease
 from drafter_operator.handlers.operator import build_registry
 from drafter_operator.handlers.reconciler import Reconciler, logger
 from drafter_operator.logs import set_up_logs
@@ -38,6 +41,18 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[name for name in _environment("NAMESPACES", "").split(",") if name],
         help="namespace to look after; may be given several times; all if never",
+    )
+    found.add_argument(
+        "--lease-namespace",
+        default=_environment("LEASE_NAMESPACE", ""),
+        help="namespace of the Lease that one operator holds at a time; no election if empty",
+    )
+    found.add_argument("--lease-name", default=_environment("LEASE_NAME", "drafter-operator"))
+    found.add_argument(
+        "--lease-duration-seconds",
+        type=float,
+        default=_environment("LEASE_DURATION_SECONDS", "15"),
+        help="time after which another operator takes over from a silent one",
     )
     found.add_argument("--metrics-address", default=_environment("METRICS_ADDRESS", "0.0.0.0"))
     found.add_argument("--metrics-port", type=int, default=_environment("METRICS_PORT", "8080"))
@@ -66,30 +81,43 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def _client() -> kubernetes.client.ApiClient:
+def _client(identity: str) -> kubernetes.client.ApiClient:
     configuration = kubernetes.client.Configuration()
     try:
         kubernetes.config.load_incluster_config(configuration)
     except kubernetes.config.ConfigException:
         kubernetes.config.load_kube_config(client_configuration=configuration)
-    return kubernetes.client.ApiClient(configuration)
+    client = kubernetes.client.ApiClient(configuration)
+    client.user_agent = f"drafter-operator/{version('drafter-operator')} ({identity})"
+    return client
 
 
-async def _serve_metrics(reconciler: Reconciler, address: str, port: int, stale: float) -> None:
-    """Serve metrics and probes until cancelled."""
+async def _serve_metrics(
+    reconciler: Reconciler, lease: OperatorLease | None, address: str, port: int, stale: float
+) -> None:
+    """Serve metrics and probes until cancelled.
+
+    An operator that stands by is ready, and alive as long as it looks at the Lease.
+    """
+
+    def stands_by() -> bool:
+        return lease is not None and not lease.is_held()
+
+    def last_alive() -> float:
+        return lease.last_tried if lease and stands_by() else reconciler.last_alive
 
     async def expose(_: web.Request) -> web.Response:
         body = generate_latest(metrics.REGISTRY)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthy(_: web.Request) -> web.Response:
-        silence = time.monotonic() - reconciler.last_alive
+        silence = time.monotonic() - last_alive()
         if silence > stale:
             return web.Response(status=503, text=f"nothing was looked at for {silence:.0f} s\n")
         return web.Response(text="ok\n")
 
     async def ready(_: web.Request) -> web.Response:
-        if not reconciler.has_listed:
+        if not stands_by() and not reconciler.has_listed:
             return web.Response(status=503, text="the runs have not been listed yet\n")
         return web.Response(text="ok\n")
 
@@ -106,7 +134,29 @@ async def _serve_metrics(reconciler: Reconciler, address: str, port: int, stale:
         await runner.cleanup()
 
 
-async def _run(arguments: argparse.Namespace, reconciler: Reconciler, api: KubernetesApi) -> None:
+def _lease(
+    arguments: argparse.Namespace, api: KubernetesApi, identity: str
+) -> OperatorLease | None:
+    if not arguments.lease_namespace:
+        return None
+    duration = arguments.lease_duration_seconds
+    lease = OperatorLease(
+        api,
+        arguments.lease_namespace,
+        arguments.lease_name,
+        identity,
+        LeaseTimes(duration=duration, deadline=duration * 2 / 3, retry=duration * 2 / 15),
+    )
+    api.may_write = lease.is_held
+    return lease
+
+
+async def _run(
+    arguments: argparse.Namespace,
+    reconciler: Reconciler,
+    api: KubernetesApi,
+    lease: OperatorLease | None,
+) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -114,11 +164,41 @@ async def _run(arguments: argparse.Namespace, reconciler: Reconciler, api: Kuber
     web_server = asyncio.create_task(
         _serve_metrics(
             reconciler,
+            lease,
             arguments.metrics_address,
             arguments.metrics_port,
             STALE_RESYNCS * arguments.resync_seconds,
         )
     )
+    operator = asyncio.create_task(_operate(arguments, reconciler, api, lease, stopped))
+    try:
+        await _until_one_ends(web_server, operator)
+    finally:
+        stopped.set()
+        web_server.cancel()
+        await asyncio.gather(web_server, operator, return_exceptions=True)
+
+
+async def _operate(
+    arguments: argparse.Namespace,
+    reconciler: Reconciler,
+    api: KubernetesApi,
+    lease: OperatorLease | None,
+    stopped: asyncio.Event,
+) -> None:
+    """Look after the runs, while the Lease is held if there is an election."""
+    if lease is not None:
+        acquired = asyncio.create_task(lease.acquire())
+        stop = asyncio.create_task(stopped.wait())
+        await asyncio.wait({acquired, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if stopped.is_set():
+            acquired.cancel()
+            await asyncio.gather(acquired, return_exceptions=True)
+            await lease.give_back()
+            return
+        await acquired
+    reconciler.last_alive = time.monotonic()
     operator = asyncio.create_task(
         kopf.operator(
             registry=build_registry(reconciler, api, arguments.namespace, arguments.resync_seconds),
@@ -128,14 +208,24 @@ async def _run(arguments: argparse.Namespace, reconciler: Reconciler, api: Kuber
             stop_flag=stopped,
         )
     )
+    if lease is None:
+        await operator
+        return
+    keeper = asyncio.create_task(lease.keep())
     try:
-        done, _ = await asyncio.wait({web_server, operator}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        await _until_one_ends(operator, keeper)
     finally:
         stopped.set()
-        web_server.cancel()
-        await asyncio.gather(web_server, operator, return_exceptions=True)
+        keeper.cancel()
+        # The last pass has ended before another operator may begin one.
+        await asyncio.gather(operator, keeper, return_exceptions=True)
+        await lease.give_back()
+
+
+async def _until_one_ends(*tasks: asyncio.Task[None]) -> None:
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
 
 
 def main() -> None:
@@ -143,8 +233,9 @@ def main() -> None:
     arguments = parser().parse_args()
     set_up_logs(arguments.log_format, arguments.log_level)
     metrics.BUILD.info({"version": version("drafter-operator")})
+    identity = f"{socket.gethostname()}_{uuid.uuid4()}"
     try:
-        client = _client()
+        client = _client(identity)
     except kubernetes.config.ConfigException as error:
         sys.exit(f"drafter-operator: no cluster to talk to ({error}); set KUBECONFIG")
     api = KubernetesApi(client)
@@ -159,10 +250,13 @@ def main() -> None:
         active_seconds=arguments.active_seconds,
         resync_seconds=arguments.resync_seconds,
     )
+    lease = _lease(arguments, api, identity)
     where = ", ".join(arguments.namespace) or "all namespaces"
     logger.info("looking after DrafterRuns in %s", where)
     try:
-        asyncio.run(_run(arguments, reconciler, api))
+        asyncio.run(_run(arguments, reconciler, api, lease))
+    except LeaseLostError as error:
+        sys.exit(f"drafter-operator: stopped, since another operator may be active: {error}")
     except OSError as error:
         sys.exit(
             f"drafter-operator: {arguments.metrics_address}:{arguments.metrics_port} cannot be"

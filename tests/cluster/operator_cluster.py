@@ -25,6 +25,21 @@ JOB_PROGRAMS = (
     "drafter-export",
     "drafter-benchmark",
 )
+STEP_OF_PROGRAM = {
+    "drafter-prepare": "Prepare",
+    "drafter-extract": "Extract",
+    "drafter-train": "Train",
+    "drafter-export": "Export",
+    "server-baseline": "Serve-baseline",
+    "drafter-benchmark-baseline": "Benchmark-baseline",
+    "server-depth-2": "Serve-depth-2",
+    "drafter-benchmark-depth-2": "Benchmark-depth-2",
+    "server-depth-4": "Serve-depth-4",
+    "drafter-benchmark-depth-4": "Benchmark-depth-4",
+}
+EVERY_PROGRAM_ONCE = list(STEP_OF_PROGRAM)
+"""What a run of :meth:`OperatorCluster.apply_run` starts, in order."""
+
 TIMEOUT_SECONDS = 60
 
 
@@ -103,7 +118,7 @@ class OperatorCluster:
         self.sandbox.stop()
 
     def operator_log(self) -> str:
-        return self._log.read_text(errors="replace")
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def apply_run(self, name: str, **changes: Any) -> None:
         spec: dict[str, Any] = {

@@ -7,21 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from operator_cluster import OperatorCluster
-
-STEP_OF_PROGRAM = {
-    "drafter-prepare": "Prepare",
-    "drafter-extract": "Extract",
-    "drafter-train": "Train",
-    "drafter-export": "Export",
-    "server-baseline": "Serve-baseline",
-    "drafter-benchmark-baseline": "Benchmark-baseline",
-    "server-depth-2": "Serve-depth-2",
-    "drafter-benchmark-depth-2": "Benchmark-depth-2",
-    "server-depth-4": "Serve-depth-4",
-    "drafter-benchmark-depth-4": "Benchmark-depth-4",
-}
-EVERY_PROGRAM_ONCE = list(STEP_OF_PROGRAM)
+from operator_cluster import EVERY_PROGRAM_ONCE, STEP_OF_PROGRAM, OperatorCluster
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +67,100 @@ def test_deleting_a_run_removes_its_children_and_keeps_its_claim(
     for kind in ("jobs", "deployments", "services", "pods"):
         cluster.sandbox.kubectl("wait", "--for=delete", kind, "-l", label, "--timeout=20s")
     assert cluster.sandbox.get("pvc", "gone")["status"]["phase"] == "Bound"
+
+
+def test_a_run_deleted_in_the_middle_of_training_leaves_its_claim_and_no_process(
+    cluster: OperatorCluster,
+) -> None:
+    cluster.hold("drafter-train")
+    cluster.apply_run("midway")
+    cluster.wait_for_step("midway", "Train", "Running")
+
+    cluster.sandbox.kubectl("delete", "drun", "midway", "--timeout=10s")
+
+    label = "drafters.dev/run=midway"
+    for kind in ("jobs", "pods"):
+        cluster.sandbox.kubectl("wait", "--for=delete", kind, "-l", label, "--timeout=20s")
+    assert cluster.sandbox.get("pvc", "midway")["status"]["phase"] == "Bound"
+    # A new run of the same name is another run, with a directory of its own in the claim.
+    cluster.release("drafter-train")
+    cluster.apply_run("midway")
+    cluster.wait_for_phase("midway", "Succeeded")
+    first, second = (
+        line.split("--output ")[1].split()[0] for line in cluster.start_lines("drafter-prepare")
+    )
+    assert first != second
+
+
+def test_two_runs_share_a_claim_and_no_directory(cluster: OperatorCluster) -> None:
+    cluster.sandbox.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "shared"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }
+    )
+    storage = {"claimName": "shared", "claimTemplate": None}
+    cluster.apply_run("one", storage=storage)
+    cluster.apply_run("two", storage=storage)
+
+    cluster.wait_for_phase("one", "Succeeded")
+    cluster.wait_for_phase("two", "Succeeded")
+
+    outputs = [
+        line.split("--output ")[1].split()[0]
+        for program in ("drafter-prepare", "drafter-extract", "drafter-train")
+        for line in cluster.start_lines(program)
+    ]
+    assert len(outputs) == len(set(outputs)) == 6
+
+
+def test_parallel_candidates_are_served_at_once(cluster: OperatorCluster) -> None:
+    servers = ("server-baseline", "server-depth-2", "server-depth-4")
+    cluster.hold("server-baseline")
+    cluster.apply_run("parallel", serving={"strategy": "Parallel"})
+
+    cluster.wait(
+        "parallel",
+        lambda status: (
+            all(
+                candidate["state"] not in ("Pending",)
+                for candidate in status.get("candidates", [{}])
+            )
+            if status.get("step", "").startswith("Serve")
+            else False
+        ),
+    )
+    started = cluster.starts()
+    cluster.release("server-baseline")
+    status = cluster.wait_for_phase("parallel", "Succeeded")
+
+    assert set(servers) <= set(started)
+    assert status["best"]["candidate"] == "depth-4"
+    assert sorted(cluster.starts()) == sorted(EVERY_PROGRAM_ONCE)
+
+
+def test_training_on_two_nodes_is_an_indexed_job_whose_pods_find_the_first(
+    cluster: OperatorCluster,
+) -> None:
+    cluster.apply_run(
+        "nodes",
+        storage={"claimTemplate": {"size": "1Gi", "accessMode": "ReadWriteMany"}},
+        training={"nodes": 2},
+    )
+
+    cluster.wait_for_phase("nodes", "Succeeded")
+
+    lines = cluster.start_lines("drafter-train")
+    assert len(lines) == 2
+    (rendezvous,) = {line.split("--rendezvous ")[1].split()[0] for line in lines}
+    assert rendezvous.startswith("nodes-train-1-0.")
+    job = cluster.sandbox.get("job", "nodes-train-1")
+    assert job["spec"]["completionMode"] == "Indexed"
 
 
 def test_an_operator_killed_at_each_step_does_nothing_twice(cluster: OperatorCluster) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import json
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import kubernetes
 import urllib3
 
 from drafter_operator.api.base import GROUP, PLURAL, VERSION
+from drafter_operator.cluster.refusals import missing_right
 from drafter_operator.metrics import API_REQUESTS
 
 FIELD_MANAGER = "drafter-operator"
@@ -30,22 +31,33 @@ COLLECTIONS = {
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
     "Pod": "/api/v1/namespaces/{namespace}/pods",
     "Event": "/api/v1/namespaces/{namespace}/events",
+    "Lease": "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases",
     "DrafterRun": RUNS,
 }
 """Path of each kind's collection."""
 
 
+FORBIDDEN = 403
+
+
 class ApiError(Exception):
-    """The API server refused a request, or did not answer."""
+    """The API server refused a request, or did not answer.
+
+    Attributes
+    ----------
+    status
+        HTTP status; 0 without an answer.
+    message
+        The server's own words.
+    missing_right
+        Which right is missing and the way out, if that is the reason.
+    """
 
     def __init__(self, verb: str, path: str, status: int, message: str) -> None:
         self.status = status
-        if status == 403:
-            message = (
-                f"the operator may not {verb} {path.rsplit('/namespaces/')[-1]}: {message};"
-                " give its ServiceAccount this right (the chart's role has it)"
-            )
-        super().__init__(f"{verb} {path}: {message}")
+        self.message = message
+        self.missing_right = missing_right(message) if status == FORBIDDEN else None
+        super().__init__(f"{verb} {path}: {self.missing_right or message}")
 
 
 class KubernetesApi:
@@ -55,10 +67,15 @@ class KubernetesApi:
     ----------
     client
         The official client, with its credentials.
+    may_write
+        Asked right before each write, but for the Lease's own.
     """
 
-    def __init__(self, client: kubernetes.client.ApiClient) -> None:
+    def __init__(
+        self, client: kubernetes.client.ApiClient, may_write: Callable[[], bool] = lambda: True
+    ) -> None:
         self._client = client
+        self.may_write = may_write
 
     async def request(
         self,
@@ -86,7 +103,9 @@ class KubernetesApi:
         body: Any,
         content_type: str,
     ) -> bytes:
-        headers = {"Accept": "application/json"}
+        if method != "GET" and "/leases" not in path and not self.may_write():
+            raise ApiError(method, path, 0, "another operator is the active one")
+        headers = {"Accept": "application/json", "User-Agent": self._client.user_agent}
         text = None
         if body is not None:
             headers["Content-Type"] = content_type
@@ -157,6 +176,12 @@ class KubernetesApi:
     async def create(self, body: Mapping[str, Any]) -> None:
         """Create an object."""
         await self.request("POST", _path(body["kind"], body["metadata"]["namespace"]), body=body)
+
+    async def replace(self, body: Mapping[str, Any]) -> None:
+        """Replace an object; its resource version, if it has one, must be the present one."""
+        metadata = body["metadata"]
+        path = _path(body["kind"], metadata["namespace"], metadata["name"])
+        await self.request("PUT", path, body=body)
 
     async def log_tail(self, namespace: str, pod: str, lines: int) -> str:
         """Return the last lines of a Pod's log; nothing if there is no log."""
