@@ -7,7 +7,7 @@ computed once. Rows that have ended leave the batch, so that the rest goes faste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,10 @@ def use_grouped_attention(model: Any) -> None:
 
 
 def decode_greedily(
-    model: Any, prompts: Sequence[Prompt], end_ids: frozenset[int]
+    model: Any,
+    prompts: Sequence[Prompt],
+    end_ids: frozenset[int],
+    on_growth: Callable[[float], None] = lambda _: None,
 ) -> Iterator[tuple[int, list[int]]]:
     """Answer one batch of prompts.
 
@@ -66,6 +69,9 @@ def decode_greedily(
         The batch; prompts of like length waste the least.
     end_ids
         Token ids that end a response.
+    on_growth
+        Told, after each token, how many responses those that still grow amount to, each by its
+        share of its limit.
 
     Yields
     ------
@@ -99,7 +105,7 @@ def decode_greedily(
                 logits_to_keep=1,
             ).logits
             chosen = logits[:, -1].argmax(-1)
-        kept = []
+        kept, ended = [], []
         for index, token in enumerate(chosen.tolist()):
             prompt, answer = growing[index], answers[index]
             # A row that has ended stays in the batch until the batch is compacted.
@@ -107,9 +113,11 @@ def decode_greedily(
                 continue
             answer.append(token)
             if token in end_ids or len(answer) == prompt.limit:
-                yield prompt.row, answer
+                ended.append((prompt.row, answer))
             else:
                 kept.append(index)
+        on_growth(sum(len(answers[index]) / growing[index].limit for index in kept))
+        yield from ended
         if not kept:
             return
         ids = chosen[:, None]

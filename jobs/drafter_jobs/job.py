@@ -78,6 +78,8 @@ class Progress:
     def __init__(self, unit: str) -> None:
         self._done = _WORK_DONE.labels(unit=unit)
         self._expected = _WORK_EXPECTED.labels(unit=unit)
+        self._whole = 0
+        self._begun = 0.0
 
     def expect(self, total: int) -> None:
         """Say how many units there are in all."""
@@ -85,11 +87,20 @@ class Progress:
 
     def advance(self, count: int = 1) -> None:
         """Count units as done."""
-        self._done.inc(count)
+        self.reach(self._whole + count)
 
     def reach(self, done: int) -> None:
         """Set the units done so far."""
-        self._done.set(done)
+        self._whole = done
+        self._show()
+
+    def show_begun(self, begun: float) -> None:
+        """Show what units at work amount to, beside those that are done."""
+        self._begun = begun
+        self._show()
+
+    def _show(self) -> None:
+        self._done.set(self._whole + self._begun)
 
 
 _WORK_DONE = Gauge("drafter_job_work_done", "Units done.", ["unit"], registry=REGISTRY)

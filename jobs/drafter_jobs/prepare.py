@@ -156,7 +156,9 @@ def answer(
             for row in batch
         ]
         with out_of_memory_is_an_outcome("data.batchSize"):
-            for row, response in greedy_decoding.decode_greedily(model, prompts, end_ids):
+            for row, response in greedy_decoding.decode_greedily(
+                model, prompts, end_ids, progress.show_begun
+            ):
                 journal.add([(open_samples[row].id, response)])
                 progress.advance()
                 _count_written(response)

@@ -160,12 +160,13 @@ def test_metrics_are_served_on_the_address_and_port_given(termination_log: Path)
         progress.expect(10)
         progress.reach(3)
         progress.advance()
+        progress.show_begun(0.5)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             seen.extend(answer.read().decode().splitlines())
 
     arguments = ("--metrics-address", "127.0.0.1", "--metrics-port", str(port))
     assert run(body, *arguments) == 0
-    assert 'drafter_job_work_done{unit="samples"} 4.0' in seen
+    assert 'drafter_job_work_done{unit="samples"} 4.5' in seen
     assert 'drafter_job_work_expected{unit="samples"} 10.0' in seen
     assert not any(line.startswith("python_") for line in seen)
 
