@@ -19,6 +19,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from drafter_operator import metrics
 from drafter_operator.cluster.api import KubernetesApi
+from drafter_operator.cluster.connection import connect
 from drafter_operator.cluster.lease import LeaseLostError, LeaseTimes, OperatorLease
 from drafter_operator.handlers.operator import build_registry
 from drafter_operator.handlers.reconciler import Reconciler, logger
@@ -79,17 +80,6 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--log-level", default=_environment("LOG_LEVEL", "info"))
     return found
-
-
-def _client(identity: str) -> kubernetes.client.ApiClient:
-    configuration = kubernetes.client.Configuration()
-    try:
-        kubernetes.config.load_incluster_config(configuration)
-    except kubernetes.config.ConfigException:
-        kubernetes.config.load_kube_config(client_configuration=configuration)
-    client = kubernetes.client.ApiClient(configuration)
-    client.user_agent = f"drafter-operator/{version('drafter-operator')} ({identity})"
-    return client
 
 
 async def _serve_metrics(
@@ -235,7 +225,7 @@ def main() -> None:
     metrics.BUILD.info({"version": version("drafter-operator")})
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
     try:
-        client = _client(identity)
+        client = connect(identity)
     except kubernetes.config.ConfigException as error:
         sys.exit(f"drafter-operator: no cluster to talk to ({error}); set KUBECONFIG")
     api = KubernetesApi(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,7 @@ def run_object(uid: str = "0123456789", **fields: Any) -> dict[str, Any]:
     return {
         "kind": "DrafterRun",
         "metadata": {"name": "r", "namespace": "n", "uid": uid, "generation": 1},
-        "spec": SPEC,
+        "spec": copy.deepcopy(SPEC),
         **fields,
     }
 
@@ -290,9 +291,48 @@ async def test_the_last_lines_of_a_log_stand_for_a_missing_message() -> None:
     assert state.last_words == "the log of r-prepare-1-x"
 
 
-def test_a_missing_right_is_named() -> None:
-    path = "/apis/batch/v1/namespaces/n/jobs/r-prepare-1"
-    message = str(ApiError("PATCH", path, 403, "jobs.batch is forbidden"))
+DENIED = (
+    'jobs.batch "r-prepare-1" is forbidden: User "system:serviceaccount:d:operator" cannot patch'
+    ' resource "jobs" in API group "batch" in the namespace "n"'
+)
+QUOTA = 'jobs.batch "r-prepare-1" is forbidden: exceeded quota: jobs, requested: 1, limited: 0'
 
-    assert "the operator may not PATCH n/jobs/r-prepare-1: jobs.batch is forbidden" in message
-    assert "ServiceAccount" in message
+
+def progressing(api: FakeKubernetes) -> dict[str, str]:
+    conditions = api.objects["DrafterRun", "r"]["status"]["conditions"]
+    found: dict[str, str] = next(c for c in conditions if c["type"] == "Progressing")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "words"),
+    [
+        (DENIED, "MissingRight", "may not patch jobs.batch in the namespace n"),
+        (DENIED, "MissingRight", "the ServiceAccount d/operator"),
+        (QUOTA, "RequestRefused", "exceeded quota: jobs, requested: 1, limited: 0"),
+    ],
+)
+async def test_a_refused_request_is_a_condition_of_the_run_until_it_is_not(
+    answer: str, reason: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciling, "FIRST_BACKOFF_SECONDS", 0.01)
+    api = FakeKubernetes(run_object(), *references())
+    refused = 0
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        nonlocal refused
+        if (verb, kind) == ("apply", "Job"):
+            refused += 1
+            raise ApiError("PATCH", "/apis/batch/v1/namespaces/n/jobs/r-prepare-1", 403, answer)
+
+    api.before = refuse
+    await looked_after(api, lambda: refused == 3)
+    condition = progressing(api)
+    assert (condition["status"], condition["reason"]) == ("False", reason)
+    assert words in condition["message"]
+    # Said once, however often it is refused.
+    assert [call[1] for call in api.writes() if call[0] != "apply"] == ["Event", "DrafterRun"]
+
+    api.before = lambda verb, kind, name: None
+    await looked_after(api, lambda: progressing(api)["status"] == "True")
+    assert ("Job", "r-prepare-1") in api.objects

@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from drafter_operator.api.base import GROUP, KIND, VERSION
+from drafter_operator.api.status import DrafterRunStatus
 from drafter_operator.cluster.api import FIELD_MANAGER, ApiError, KubernetesApi, now_rfc3339
+from drafter_operator.cluster.refusals import other_refusal
+from drafter_operator.lifecycle.conditions import blocked
 from drafter_operator.lifecycle.decide import Decision
 from drafter_operator.lifecycle.ledger import Patch, Transition
 from drafter_operator.run import Run
@@ -51,7 +55,7 @@ async def carry_out(api: KubernetesApi, run: Run, decision: Decision) -> None:
     for patch in decision.patches:
         await _patch(api, run, patch)
     if decision.status != run.status:
-        await _write_status(api, run, decision)
+        await _write_status(api, run, decision.status)
         for transition in decision.transitions:
             await post_event(api, run, transition)
 
@@ -97,8 +101,26 @@ async def _patch(api: KubernetesApi, run: Run, patch: Patch) -> None:
             raise
 
 
-async def _write_status(api: KubernetesApi, run: Run, decision: Decision) -> None:
-    body = {"status": merge_patch(run.status.to_api(), decision.status.to_api())}
+async def report_refusal(api: KubernetesApi, run: Run, error: ApiError, now: datetime) -> None:
+    """Say on the run that the API server refused (403) what a pass needed, once.
+
+    Raises
+    ------
+    ApiError
+        It refused the status too, or did not answer.
+    """
+    reason = "MissingRight" if error.missing_right else "RequestRefused"
+    message = error.missing_right or other_refusal(error.message)
+    status = blocked(run, now, reason, message)
+    if status == run.status:
+        return
+    # First, since it may be the status that must not be written.
+    await post_event(api, run, Transition(reason, message, warning=True))
+    await _write_status(api, run, status)
+
+
+async def _write_status(api: KubernetesApi, run: Run, status: DrafterRunStatus) -> None:
+    body = {"status": merge_patch(run.status.to_api(), status.to_api())}
     try:
         await api.patch("DrafterRun", run.namespace, run.name, body, "status")
     except ApiError as error:

@@ -61,6 +61,10 @@ def build_registry(
         settings.watching.client_timeout = WATCH_TIMEOUT_SECONDS + 30
         settings.watching.connect_timeout = 10
         settings.posting.enabled = False
+        # What is watched exists when the operator starts: the chart installs the definition
+        # first, and without it no resync succeeds, so that the operator is started again. To
+        # look out for new definitions and namespaces would take rights on the whole cluster.
+        settings.scanning.disabled = True
         await reconciler.start()
         resync.append(
             asyncio.create_task(resync_for_ever(reconciler, api, namespaces, resync_seconds))

@@ -15,8 +15,13 @@ import pydantic
 
 from drafter_operator import metrics
 from drafter_operator.api.status import Phase
-from drafter_operator.cluster.api import ApiError, KubernetesApi
-from drafter_operator.cluster.effect import NameTakenError, carry_out, post_event
+from drafter_operator.cluster.api import FORBIDDEN, ApiError, KubernetesApi
+from drafter_operator.cluster.effect import (
+    NameTakenError,
+    carry_out,
+    post_event,
+    report_refusal,
+)
 from drafter_operator.cluster.observe import observe
 from drafter_operator.lifecycle.decide import Decision, decide
 from drafter_operator.lifecycle.ledger import Transition
@@ -158,12 +163,16 @@ class Reconciler:
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None
         run = Run.from_object(body)
-        observed = await observe(self._api, self._http, run)
-        decision = decide(run, observed, self._clock(), self._settings)
         try:
+            observed = await observe(self._api, self._http, run)
+            decision = decide(run, observed, self._clock(), self._settings)
             await carry_out(self._api, run, decision)
         except NameTakenError as error:
             await post_event(self._api, run, Transition("NameTaken", str(error), warning=True))
+            raise
+        except ApiError as error:
+            if error.status == FORBIDDEN:
+                await report_refusal(self._api, run, error, self._clock())
             raise
         for transition in decision.transitions:
             logger.info(

@@ -7,8 +7,9 @@ time changes with its status only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from drafter_operator.api.status import Condition, Phase, StepState
+from drafter_operator.api.status import Condition, DrafterRunStatus, Phase, StepState
 from drafter_operator.lifecycle.ledger import (
     DONE,
     EXPORT,
@@ -23,7 +24,7 @@ from drafter_operator.lifecycle.ledger import (
     timestamp,
 )
 from drafter_operator.lifecycle.observed import MissingReference
-from drafter_operator.run import CandidateId
+from drafter_operator.run import CandidateId, Run
 
 RETRY_ANNOTATION = "drafters.dev/retry"
 
@@ -75,6 +76,13 @@ def conclude(ledger: Ledger, missing: Sequence[MissingReference]) -> None:
         candidates=list(ledger.candidates.values()),
         observed_generation=ledger.run.generation,
     )
+
+
+def blocked(run: Run, now: datetime, reason: str, message: str) -> DrafterRunStatus:
+    """Return the status of a run that a pass could not look after, but for which all else holds."""
+    ledger = Ledger(run, now)
+    _set(ledger, "Progressing", False, reason, message)
+    return ledger.status
 
 
 def _present_step(ledger: Ledger) -> str | None:
