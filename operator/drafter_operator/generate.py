@@ -1,4 +1,4 @@
-"""Write what is generated from the models, or check that it has not drifted.
+"""Write what is generated, or check that it has not drifted from its source.
 
 ``python -m drafter_operator.generate [--check]``, run by ``make generate`` and ``make lint``.
 """
@@ -14,8 +14,11 @@ import yaml
 
 from drafter_operator.api.crd import custom_resource_definition
 from drafter_operator.api.reference import api_reference
+from drafter_operator.chart_reference import chart_readme
+from drafter_operator.rights import rights_reference, role_templates
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+CHART = Path("charts/drafter-operator")
 NOTICE = "# Written from operator/drafter_operator/api/ by `make generate`; do not edit.\n"
 
 
@@ -48,10 +51,18 @@ def generated_files() -> dict[Path, str]:
     }
     return {
         Path("crds/drafters.dev_drafterruns.yaml"): NOTICE + dump_yaml(definition),
-        Path("charts/drafter-operator/templates/crd.yaml"): (
+        CHART / "templates/crd.yaml": (
             NOTICE + "{{- if .Values.crds.enabled }}\n" + dump_yaml(kept) + "{{- end }}\n"
         ),
+        CHART / "templates/_rules.tpl": (
+            "{{- /* Written from operator/drafter_operator/rights.py by `make generate`; do not"
+            " edit. */ -}}\n" + role_templates()
+        ),
+        CHART / "README.md": chart_readme(
+            (REPOSITORY / CHART / "values.yaml").read_text(encoding="utf-8")
+        ),
         Path("docs/api.md"): api_reference(),
+        Path("docs/rights.md"): rights_reference(),
     }
 
 
@@ -81,7 +92,7 @@ def main() -> None:
             path.write_text(text, encoding="utf-8")
             print(f"wrote {relative}")
     if drifted:
-        sys.exit("generated files have drifted from the models: run make generate")
+        sys.exit("generated files have drifted from their source: run make generate")
 
 
 if __name__ == "__main__":

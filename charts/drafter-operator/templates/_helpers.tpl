@@ -1,14 +1,34 @@
+{{- define "drafter-operator.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
 {{- define "drafter-operator.fullname" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}
-{{- else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" }}{{ end }}
+{{- $name := include "drafter-operator.name" . }}
+{{- if .Values.fullnameOverride }}{{ .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- /* Leaves room for a suffix, such as that of the Service for metrics. */ -}}
+{{- define "drafter-operator.shortname" -}}
+{{- include "drafter-operator.fullname" . | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "drafter-operator.serviceAccount" -}}
+{{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) }}
+{{- fail "serviceAccount.name: name the ServiceAccount, since serviceAccount.create is false" }}
+{{- end }}
 {{- .Values.serviceAccount.name | default (include "drafter-operator.fullname" .) }}
 {{- end }}
 
+{{- define "drafter-operator.image" -}}
+{{- $image := .Values.image }}
+{{- if $image.digest }}{{ $image.repository }}@{{ $image.digest }}
+{{- else }}{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
 {{- define "drafter-operator.selector" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ include "drafter-operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -19,36 +39,32 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{- define "drafter-operator.rules" -}}
-# The runs themselves: read, and their status written.
-- apiGroups: [drafters.dev]
-  resources: [drafterruns]
-  verbs: [get, list, watch]
-- apiGroups: [drafters.dev]
-  resources: [drafterruns/status]
-  verbs: [patch]
-# Children: applied (which creates), scaled and suspended by a patch. Nothing is deleted by the
-# operator: owner references do that.
-- apiGroups: [batch]
-  resources: [jobs]
-  verbs: [get, list, watch, create, patch]
-- apiGroups: [apps]
-  resources: [deployments]
-  verbs: [get, list, watch, create, patch]
-- apiGroups: [""]
-  resources: [services, persistentvolumeclaims]
-  verbs: [get, create, patch]
-# What a run refers to, and what its Pods say.
-- apiGroups: [""]
-  resources: [configmaps]
-  verbs: [get]
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [list, watch]
-- apiGroups: [""]
-  resources: [pods/log]
-  verbs: [get]
-- apiGroups: [""]
-  resources: [events]
-  verbs: [create]
+{{- define "drafter-operator.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "drafter-operator.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "drafter-operator.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- define "drafter-operator.subject" -}}
+- kind: ServiceAccount
+  name: {{ include "drafter-operator.serviceAccount" . }}
+  namespace: {{ .Release.Namespace }}
 {{- end }}
