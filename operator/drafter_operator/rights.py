@@ -100,7 +100,6 @@ RUN_RIGHTS = (
             "watch": "a Pod that fails or cannot be scheduled is noticed within a second",
         },
     ),
-    Right("", "pods/log", {"get": "the last lines of a Pod that ended without a message"}),
     Right("", "events", {"create": "one Event for each transition of a run"}),
 )
 """Rights on the runs and what belongs to them, in the watched namespaces."""
@@ -160,9 +159,9 @@ _INTRODUCTION = """\
 <!-- Written from operator/drafter_operator/rights.py by `make generate`; do not edit. -->
 
 The chart gives the operator's ServiceAccount exactly these verbs. It deletes nothing, reads no
-Secret, and has no wildcard: owner references remove what belongs to a deleted run. A test runs the
-operator under these roles through a whole life of runs, and fails on any request that is denied and
-on any verb that no request used. Pods of runs get no token at all.
+Secret and no log, and has no wildcard: owner references remove what belongs to a deleted run. A
+test runs the operator under these roles through a whole life of a run, and fails on any request
+that is denied and on any verb that no request used. Pods of runs get no token at all.
 
 ## On runs and what belongs to them
 

@@ -78,6 +78,3 @@ class FakeKubernetes(KubernetesApi):
     async def create(self, body: Mapping[str, Any]) -> None:
         self._called("create", body["kind"], body["metadata"]["name"])
         self.objects[body["kind"], body["metadata"]["name"]] = copy.deepcopy(dict(body))
-
-    async def log_tail(self, namespace: str, pod: str, lines: int) -> str:
-        return f"the log of {pod}"

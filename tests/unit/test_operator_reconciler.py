@@ -284,11 +284,13 @@ async def test_a_claim_the_pods_cannot_write_is_refused_before_any_job(
 
 
 async def test_the_last_lines_of_a_log_stand_for_a_missing_message() -> None:
-    api = FakeKubernetes(run_object(), *references(), finished_job(), pod("Failed", exitCode=1))
+    log = "".join(f"line {number}\n" for number in range(9))
+    killed = pod("Failed", exitCode=137, message=log)
+    api = FakeKubernetes(run_object(), *references(), finished_job(), killed)
     state = (await observed(api)).jobs["r-prepare-1"].pods[0]
 
     assert state.termination is None
-    assert state.last_words == "the log of r-prepare-1-x"
+    assert state.last_words == "line 3 | line 4 | line 5 | line 6 | line 7 | line 8"
 
 
 DENIED = (

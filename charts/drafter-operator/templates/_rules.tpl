@@ -25,9 +25,6 @@
   resources: [pods]
   verbs: [list, watch]
 - apiGroups: ['']
-  resources: ['pods/log']
-  verbs: [get]
-- apiGroups: ['']
   resources: [events]
   verbs: [create]
 {{- end }}

@@ -183,15 +183,6 @@ class KubernetesApi:
         path = _path(body["kind"], metadata["namespace"], metadata["name"])
         await self.request("PUT", path, body=body)
 
-    async def log_tail(self, namespace: str, pod: str, lines: int) -> str:
-        """Return the last lines of a Pod's log; nothing if there is no log."""
-        query = {"tailLines": str(lines)}
-        try:
-            answer = await self.request("GET", _path("Pod", namespace, pod) + "/log", query=query)
-        except ApiError:
-            return ""
-        return answer.decode(errors="replace").strip()
-
 
 def now_rfc3339() -> str:
     """Return the present time as Kubernetes writes it."""

@@ -50,7 +50,7 @@ async def observe(api: KubernetesApi, http: aiohttp.ClientSession, run: Run) -> 
     # Pods are listed after their Jobs: a Job that is complete then has its Pod's result in sight.
     pod_objects = await api.list("Pod", run.namespace, selector)
     owned = [pod for pod in pod_objects if not pod["metadata"].get("deletionTimestamp")]
-    states = await asyncio.gather(*(_pod(api, http, run.namespace, pod) for pod in owned))
+    states = await asyncio.gather(*(_pod(http, pod) for pod in owned))
     by_job: dict[str, list[PodState]] = {}
     by_candidate: dict[str, list[PodState]] = {}
     for body, state in zip(owned, states, strict=True):
@@ -126,9 +126,7 @@ def _server(body: Mapping[str, Any], pods: Sequence[PodState]) -> ServerState:
     )
 
 
-async def _pod(
-    api: KubernetesApi, http: aiohttp.ClientSession, namespace: str, body: Mapping[str, Any]
-) -> PodState:
+async def _pod(http: aiohttp.ClientSession, body: Mapping[str, Any]) -> PodState:
     name = body["metadata"]["name"]
     status = body.get("status", {})
     phase = status.get("phase", "Pending")
@@ -142,9 +140,8 @@ async def _pod(
     termination = _termination(ended) if is_job else None
     last_words = ""
     if ended and ended.get("exitCode") and termination is None:
-        last_words = str(ended.get("message") or "") or await api.log_tail(
-            namespace, name, LOG_LINES
-        )
+        # The end of the log, for want of a message: `terminationMessagePolicy` of the Pods.
+        last_words = str(ended.get("message") or "")
     samples: Sequence[Sample] = ()
     if is_job and phase == "Running" and status.get("podIP"):
         samples = await _scrape(http, status["podIP"])

@@ -57,7 +57,8 @@ def _job(run: Run, work: _Work, attempt: int, suspended: bool, operator: Operato
         "resources": pods.resources(work.settings, work.gpus, operator),
         "securityContext": pods.container_security(),
         "terminationMessagePath": TERMINATION_LOG,
-        "terminationMessagePolicy": "File",
+        # The last words of a job that was killed, without a right to read logs.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [*mounts, *work.mounts],
     }
     spec = pods.pod_spec(
