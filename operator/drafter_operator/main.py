@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from importlib.metadata import version
+from typing import Any
 
 import kopf
 import kubernetes
@@ -34,8 +35,15 @@ def _environment(name: str, default: str) -> str:
     return os.environ.get(f"DRAFTER_OPERATOR_{name}", default)
 
 
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line; each option has an environment variable too."""
+    """Return the parser of the command line; most options have an environment variable too."""
     found = argparse.ArgumentParser(prog="drafter-operator", description=__doc__)
     found.add_argument(
         "--namespace",
@@ -67,6 +75,14 @@ def parser() -> argparse.ArgumentParser:
         "--image-pull-secret",
         action="append",
         default=[name for name in _environment("IMAGE_PULL_SECRETS", "").split(",") if name],
+    )
+    found.add_argument(
+        "--pod-env",
+        action="append",
+        type=_variable,
+        default=[],
+        metavar="NAME=VALUE",
+        help="variable of every Pod of a run, such as a proxy; may be given several times",
     )
     found.add_argument("--resync-seconds", type=float, default=_environment("RESYNC_SECONDS", "30"))
     found.add_argument(
@@ -115,7 +131,9 @@ async def _serve_metrics(
     application.add_routes(
         [web.get("/metrics", expose), web.get("/healthz", healthy), web.get("/readyz", ready)]
     )
-    runner = web.AppRunner(application, access_log=None)
+    # kopf waits at its end for every task in the process, five seconds for those of connections
+    # that are kept alive.
+    runner = web.AppRunner(application, access_log=None, keepalive_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, address, port).start()
     try:
@@ -189,9 +207,17 @@ async def _operate(
             return
         await acquired
     reconciler.last_alive = time.monotonic()
+    registry = build_registry(reconciler, api, arguments.namespace, arguments.resync_seconds)
+
+    @kopf.on.cleanup(registry=registry)
+    async def release_the_stop_flag(**_: Any) -> None:
+        # A signal ends kopf by a handler of its own, which leaves the flag unset; it would then
+        # wait five seconds for its own waiter on that flag.
+        stopped.set()
+
     operator = asyncio.create_task(
         kopf.operator(
-            registry=build_registry(reconciler, api, arguments.namespace, arguments.resync_seconds),
+            registry=registry,
             standalone=True,
             clusterwide=not arguments.namespace,
             namespaces=arguments.namespace,
@@ -233,6 +259,7 @@ def main() -> None:
         gpu_resource_name=arguments.gpu_resource_name,
         job_ttl_seconds=arguments.job_ttl_seconds,
         image_pull_secrets=tuple(arguments.image_pull_secret),
+        environment=tuple(arguments.pod_env),
     )
     reconciler = Reconciler(
         api,
