@@ -107,12 +107,17 @@ def check_operator(url: str) -> None:
         ) from error
 
 
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(prog="drafter-operator-check", description=__doc__)
+    found.add_argument("--namespace", required=True, help="where a run is applied as a dry run")
+    found.add_argument("--operator", required=True, help="http://host:port of its metrics")
+    return found
+
+
 def main() -> None:
     """Check; exit 1 with the reason if something does not work."""
-    parser = argparse.ArgumentParser(prog="drafter-operator-check", description=__doc__)
-    parser.add_argument("--namespace", required=True, help="where a run is applied as a dry run")
-    parser.add_argument("--operator", required=True, help="http://host:port of its metrics")
-    arguments = parser.parse_args()
+    arguments = parser().parse_args()
     try:
         api = KubernetesApi(connect(NAME))
         asyncio.run(check_definition(api, arguments.namespace))

@@ -18,6 +18,7 @@ USER = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
 QUICK: dict[str, Any] = {
     "operator.activeSeconds": 0.5,
     "operator.resyncSeconds": 2,
+    "operator.leaseDurationSeconds": 6,
     "operator.logFormat": "text",
 }
 """Values that make the operator look often."""
@@ -49,6 +50,14 @@ class ChartCluster(OperatorCluster):
         ]
         arguments = ("--create-namespace", "--wait", "--timeout", "50s", *options)
         return self.helm(*(command or ("upgrade", "--install")), RELEASE, str(CHART), *arguments)
+
+    def uninstall(self) -> None:
+        """Uninstall the release and wait until its operator has ended."""
+        self.helm("uninstall", RELEASE, "--wait")
+        label = f"app.kubernetes.io/instance={RELEASE}"
+        self.sandbox.kubectl(
+            "wait", "--for=delete", "pod", "-n", NAMESPACE, "-l", label, "--timeout=30s"
+        )
 
     def operator_log(self) -> str:
         return self.sandbox.kubectl(

@@ -121,3 +121,12 @@ def test_the_names_of_children_fit_the_longest_name_of_a_run() -> None:
     for body in (job, service):
         assert len(body["metadata"]["name"]) <= 63
         assert all(len(value) <= 63 for value in body["metadata"]["labels"].values())
+
+
+def test_the_administrators_variables_are_in_every_pod_and_the_runs_own_win() -> None:
+    settings = OperatorSettings(environment=(("HTTPS_PROXY", "http://p:1"), ("NO_PROXY", ".svc")))
+    run = run_of(training={"pod": {"env": [{"name": "NO_PROXY", "value": "mine"}]}})
+    job = jobs.train_job(run, 1, False, settings, 8192)
+    assert environment(job).items() >= {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "mine"}.items()
+    server = serving.deployment(run, CandidateId(0), 1, settings)
+    assert environment(server)["NO_PROXY"] == ".svc"

@@ -52,7 +52,9 @@ def _job(run: Run, work: _Work, attempt: int, suspended: bool, operator: Operato
         "image": work.settings.image,
         "command": [work.program],
         "args": [*work.arguments, "--metrics-address", "0.0.0.0"],
-        "env": pods.environment(run, work.settings, {TERMINATION_LOG_VARIABLE: TERMINATION_LOG}),
+        "env": pods.environment(
+            run, work.settings, operator, {TERMINATION_LOG_VARIABLE: TERMINATION_LOG}
+        ),
         "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
         "resources": pods.resources(work.settings, work.gpus, operator),
         "securityContext": pods.container_security(),

@@ -86,6 +86,7 @@ def volumes(run: Run, *, data_read_only: bool = False) -> tuple[list[Object], li
 def environment(
     run: Run,
     settings: PodSettings,
+    operator: OperatorSettings,
     own: Mapping[str, str] | None = None,
     *,
     data_read_only: bool = False,
@@ -101,7 +102,7 @@ def environment(
         Whether the run's storage can hold no cache of the hub.
     """
     hub = run.spec.target.hub_id is not None or run.spec.data.prompts.dataset is not None
-    values = {**(own or {}), "HOME": "/tmp"}
+    values = {**dict(operator.environment), **(own or {}), "HOME": "/tmp"}
     if hub and not data_read_only:
         values["HF_HOME"] = str(names.HUB_CACHE)
     variables = {name: {"name": name, "value": value} for name, value in values.items()}

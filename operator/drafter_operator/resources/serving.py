@@ -54,7 +54,7 @@ def deployment(run: Run, candidate: CandidateId, replicas: int, operator: Operat
         "image": serving.image,
         "command": list(SERVER_COMMAND),
         "args": server_arguments(run, candidate),
-        "env": pods.environment(run, serving.pod, data_read_only=read_only),
+        "env": pods.environment(run, serving.pod, operator, data_read_only=read_only),
         "ports": [{"name": "http", "containerPort": names.SERVER_PORT, "protocol": "TCP"}],
         "resources": pods.resources(serving.pod, serving.tensor_parallel_size, operator),
         "securityContext": pods.container_security(),

@@ -19,9 +19,12 @@ class OperatorSettings:
         Times a Job starts again after a failure that is worth another try.
     image_pull_secrets
         Names of Secrets for the images, in each run's namespace.
+    environment
+        Names and values of variables in every Pod of a run, such as a proxy.
     """
 
     gpu_resource_name: str = "nvidia.com/gpu"
     job_ttl_seconds: int = 24 * 3600
     job_backoff_limit: int = 3
     image_pull_secrets: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
