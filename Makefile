@@ -35,8 +35,12 @@ quickstart: $(INSTALLED) ## Run one DrafterRun on SmolLM2-135M, from prompts to 
 quickstart-stop: $(INSTALLED) ## Stop a sandbox that KEEP=1 left up.
 	$(BIN)/python -m drafter_sandbox.quickstart --stop
 
+.PHONY: install-demo
+install-demo: $(INSTALLED) ## Install the chart in the sandbox, and run and await the smallest DrafterRun.
+	$(BIN)/python -m drafter_sandbox.quickstart.install_demo
+
 .PHONY: generate
-generate: $(INSTALLED) ## Write what is generated from the API models: the CRD, the chart's copy, docs/api.md.
+generate: $(INSTALLED) ## Write what is generated: the CRD, the chart's copy, roles and README, docs/.
 	$(BIN)/python -m drafter_operator.generate
 
 .PHONY: lint

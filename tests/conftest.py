@@ -13,6 +13,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def tiny_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama with tokenizer and chat template; do not change it."""
     # torch and transformers take seconds to import; most tests do without.
-    from tiny_target import make_tiny_target
+    from drafter_sandbox.quickstart.tiny_target import make_tiny_target
 
     return make_tiny_target(tmp_path_factory.mktemp("target") / "tiny")

@@ -185,8 +185,10 @@ drafter-system/drafter-operator): give it this verb, which the chart's role has.
 itself
 ```
 
-It is an Event of the run and a line of the operator's log too. `helm upgrade` brings the chart's
-roles back. What the operator may do, Kubernetes tells:
+It is an Event of the run and a line of the operator's log too. A `list` or `watch` that is missing
+is a line of the log only; without a watch a run still goes on, but its changes are noticed at the
+next resync. `helm upgrade` brings the chart's roles back. What the operator may do, Kubernetes
+tells:
 
 ```
 kubectl auth can-i --list --as=system:serviceaccount:drafter-system:drafter-operator

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drafter_jobs.checkpoints import best_checkpoint, complete_checkpoints
+from drafter_sandbox.quickstart.tiny_target import HIDDEN_SIZE, VOCABULARY_SIZE
 from job_process import wait_for_event
-from tiny_target import HIDDEN_SIZE, VOCABULARY_SIZE
 from tiny_training_data import DRAFT_VOCABULARY_SIZE, make_training_data
 
 # Each start imports speculators anew, which takes a minute on a loaded machine.

@@ -25,8 +25,8 @@ from drafter_operator.api.spec import DrafterRunSpec
 from drafter_operator.api.status import Candidate, CandidateState, LoadStatus
 from drafter_operator.lifecycle.select import select
 from drafter_sandbox.quickstart.cluster import Cluster, Layout, model_volume
+from drafter_sandbox.quickstart.tiny_target import make_predictable
 from job_process import start
-from tiny_target import make_predictable
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = "tiny"

@@ -156,6 +156,16 @@ class Cluster:
         """
         return self._run(["kubectl", *arguments], stdin=stdin).stdout
 
+    def run(self, command: Sequence[str]) -> str:
+        """Run kubectl or helm in the repository and return what it printed.
+
+        Raises
+        ------
+        QuickstartError
+            It failed; the message quotes it.
+        """
+        return self._run(command).stdout
+
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """Return an object, or None if there is none of that name."""
         text = self.kubectl(
@@ -207,6 +217,7 @@ class Cluster:
             capture_output=True,
             text=True,
             check=False,
+            cwd=self.layout.repository,
             env=os.environ
             | {"KUBECONFIG": str(self.layout.kubeconfig), "PATH": tools.search_path()},
         )
