@@ -49,6 +49,8 @@ lint: $(INSTALLED) ## Check format, lint, types and drift of generated files.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m drafter_operator.generate --check
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yaml
+	$(BIN)/check-jsonschema --quiet --builtin-schema custom.github-workflows-require-timeout .github/workflows/*.yaml
 
 .PHONY: format
 format: $(INSTALLED) ## Format and fix what ruff can fix.
@@ -72,12 +74,16 @@ test-cluster: $(INSTALLED) ## The sandbox with real kubectl and helm, and the op
 test-e2e: $(INSTALLED) ## The whole chain through real speculators and real SGLang.
 	$(PYTEST) tests/e2e $(COVERAGE)
 
+.PHONY: test-images
+test-images: $(INSTALLED) ## Build the operator's image with podman and run it against the sandbox.
+	$(PYTEST) tests/images
+
 .PHONY: bench
 bench: $(INSTALLED) ## Measure speeds as ratios within one run.
 	$(PYTEST) tests/bench
 
 .PHONY: freeze
-freeze: ## Write requirements/cpu.txt from the present environment.
+freeze: ## Write requirements/cpu.txt, operator.txt and jobs.txt from the present environment.
 	requirements/freeze "$(VENV)"
 
 .PHONY: clean
