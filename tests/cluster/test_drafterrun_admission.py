@@ -98,7 +98,7 @@ def as_json(body: dict[str, Any]) -> str:
     return json.dumps(body)
 
 
-@pytest.mark.parametrize("example", ["minimal", "quickstart", "kimi-k2.5"])
+@pytest.mark.parametrize("example", ["install-demo", "kimi-k2.5", "minimal", "quickstart"])
 def test_the_examples_are_accepted_and_completed_with_defaults(
     server: RunningSandbox, example: str
 ) -> None:

@@ -19,6 +19,8 @@ from drafter_operator.resources.names import RUN_LABEL
 
 CHILDREN = (("batch", "v1", "jobs"), ("apps", "v1", "deployments"), ("", "v1", "pods"))
 WATCH_TIMEOUT_SECONDS = 300
+DEFINITION_SECONDS = 2.0
+"""Time between two looks whether runs are served, before the first one."""
 
 RunVersion = tuple[str, int, dict[str, str], str | None]
 """What a user can change of a run: uid, generation, annotations, deletion."""
@@ -61,10 +63,10 @@ def build_registry(
         settings.watching.client_timeout = WATCH_TIMEOUT_SECONDS + 30
         settings.watching.connect_timeout = 10
         settings.posting.enabled = False
-        # What is watched exists when the operator starts: the chart installs the definition
-        # first, and without it no resync succeeds, so that the operator is started again. To
-        # look out for new definitions and namespaces would take rights on the whole cluster.
+        # To look out for new definitions and namespaces would take rights on the whole cluster;
+        # what is served may be asked by everyone.
         settings.scanning.disabled = True
+        await wait_for_definition(api)
         await reconciler.start()
         resync.append(
             asyncio.create_task(resync_for_ever(reconciler, api, namespaces, resync_seconds))
@@ -80,6 +82,7 @@ def build_registry(
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def run_changed(namespace: str | None, name: str, event: Any, **_: Any) -> None:
+        metrics.LAST_WATCH_EVENT.labels(PLURAL).set_to_current_time()
         key = (str(namespace), name)
         if event["type"] == "DELETED":
             seen.pop(key, None)
@@ -91,7 +94,10 @@ def build_registry(
             seen[key] = version
         reconciler.wake(key)
 
-    async def child_changed(namespace: str | None, labels: Any, **_: Any) -> None:
+    async def child_changed(
+        namespace: str | None, labels: Any, resource: kopf.Resource, **_: Any
+    ) -> None:
+        metrics.LAST_WATCH_EVENT.labels(resource.plural).set_to_current_time()
         reconciler.wake((str(namespace), labels[RUN_LABEL]))
 
     for group, version, plural in CHILDREN:
@@ -99,6 +105,26 @@ def build_registry(
             child_changed
         )
     return registry
+
+
+async def wait_for_definition(api: KubernetesApi) -> None:
+    """Return once the API server serves runs: what is watched is looked up only once."""
+    told = False
+    while True:
+        try:
+            await api.request("GET", f"/apis/{GROUP}/{VERSION}")
+            return
+        except ApiError as error:
+            if not told:
+                logger.warning(
+                    "the CustomResourceDefinition %s.%s is not there yet (%s): install the chart"
+                    " with crds.enabled=true, or apply crds/",
+                    PLURAL,
+                    GROUP,
+                    error,
+                )
+                told = True
+        await asyncio.sleep(DEFINITION_SECONDS)
 
 
 async def resync_for_ever(
