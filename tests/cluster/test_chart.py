@@ -141,11 +141,24 @@ def test_every_pod_keeps_to_the_restricted_standard(name: str, pod: str) -> None
 
 def test_the_roles_allow_no_deletion_and_no_wildcard() -> None:
     for name in VALUE_SETS:
-        for body in rendered_set(name):
-            for rule in body.get("rules") or []:
+        bodies = rendered_set(name)
+        bound = {body["roleRef"]["name"] for body in bodies if "roleRef" in body}
+        for body in (found for found in bodies if found["metadata"]["name"] in bound):
+            for rule in body.get("rules", []):
                 words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
                 assert not words & {"*", "delete", "deletecollection", "escalate", "bind"}
                 assert not words & {"secrets", "pods/log", "pods/exec"}
+
+
+def test_users_of_a_namespace_see_or_edit_its_runs_by_kubernetes_own_roles() -> None:
+    roles = {body["metadata"]["name"]: body for body in rendered() if body["kind"] == "ClusterRole"}
+    labels = {name: set(body["metadata"]["labels"]) for name, body in roles.items()}
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    viewing, editing = "rel-drafter-operator-runs-view", "rel-drafter-operator-runs-edit"
+    assert {f"{prefix}{role}" for role in ("view", "edit", "admin")} <= labels[viewing]
+    assert {f"{prefix}{role}" for role in ("edit", "admin")} <= labels[editing]
+    assert f"{prefix}view" not in labels[editing]
+    assert not set(roles[viewing]["rules"][0]["verbs"]) & set(roles[editing]["rules"][0]["verbs"])
 
 
 def test_the_network_policy_opens_what_the_operator_speaks_to() -> None:
