@@ -26,7 +26,7 @@ helm test drafter-operator --namespace drafter-system
 |---|---|
 | upgrade | `helm upgrade drafter-operator charts/drafter-operator --namespace drafter-system`: the CustomResourceDefinition is a template, so that it is upgraded too. Runs in flight go on: their Jobs are never applied again. |
 | roll back | `helm rollback drafter-operator --namespace drafter-system` |
-| uninstall | `helm uninstall drafter-operator --namespace drafter-system` keeps the CustomResourceDefinition and with it every run; servers go on serving, and a new installation of the same release goes on with the runs. `kubectl delete crd drafterruns.drafters.dev` removes them all. |
+| uninstall | `helm uninstall drafter-operator --namespace drafter-system` keeps the CustomResourceDefinition and with it every run; servers go on serving, and a new installation of the same release goes on with the runs, within 15 s of the old one's last sign of life: its Lease stays too. `kubectl delete crd drafterruns.drafters.dev` removes them all. |
 | some namespaces only | `--set watchNamespaces={team-a,team-b}`: a Role in each in the place of the ClusterRole. The namespaces must exist. |
 | rights | [docs/rights.md](../../docs/rights.md) |
 
