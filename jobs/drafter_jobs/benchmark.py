@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-from prometheus_client import Counter
 
 from drafter_jobs.acceptance import Counters, measure_acceptance
 from drafter_jobs.atomic_files import write_atomically
@@ -39,6 +38,7 @@ from drafter_jobs.benchmark_report import (
     benchmark_result,
     read_benchmark,
 )
+from drafter_jobs.contract import metrics
 from drafter_jobs.contract.outcome import BenchmarkResult, ExitCode, Reason
 from drafter_jobs.greedy_equality import compare_outputs
 from drafter_jobs.job import (
@@ -62,9 +62,7 @@ from drafter_jobs.statistics_of_samples import percentile
 ALGORITHM = "EAGLE3"
 BASELINE_DEPTH = 0
 
-REQUESTS = Counter(
-    "drafter_benchmark_requests", "Requests finished.", ["result"], registry=REGISTRY
-)
+REQUESTS = metrics.BENCHMARK_REQUESTS.counter(REGISTRY)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import Counter
-
 from drafter_jobs import arguments as argument_types
 from drafter_jobs.atomic_files import write_atomically, write_json
+from drafter_jobs.contract import metrics
 from drafter_jobs.contract.config_fields import text_config
 from drafter_jobs.contract.outcome import ExitCode, ExtractResult, Reason
 from drafter_jobs.hidden_state_files import (
@@ -44,11 +43,9 @@ IDENTITY = "identity.json"
 DEFAULT_HEADROOM_BYTES = 1 << 30
 REPORTED_ROWS = 20
 
-_SAMPLES = Counter(
-    "drafter_extract_samples", "Samples by what became of them.", ["result"], registry=REGISTRY
-)
-_TOKENS = Counter("drafter_extract_tokens", "Tokens of written samples.", registry=REGISTRY)
-_BYTES = Counter("drafter_extract_bytes", "Bytes of written files.", registry=REGISTRY)
+_SAMPLES = metrics.EXTRACT_SAMPLES.counter(REGISTRY)
+_TOKENS = metrics.EXTRACT_TOKENS.counter(REGISTRY)
+_BYTES = metrics.EXTRACT_BYTES.counter(REGISTRY)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from prometheus_client import CollectorRegistry, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, disable_created_metrics, start_http_server
+from prometheus_client.registry import Collector
 
+from drafter_jobs.contract import metrics
 from drafter_jobs.contract.outcome import (
     METRICS_PORT,
     TERMINATION_LOG_VARIABLE,
@@ -30,6 +32,7 @@ from drafter_jobs.contract.outcome import (
     Reason,
     TerminationMessage,
 )
+from drafter_jobs.device_metrics import VolumeCollector, gpu_collector
 
 DEBUG_VARIABLE = "DRAFTER_DEBUG"
 """Environment variable that adds tracebacks to the log."""
@@ -103,8 +106,8 @@ class Progress:
         self._done.set(self._whole + self._begun)
 
 
-_WORK_DONE = Gauge("drafter_job_work_done", "Units done.", ["unit"], registry=REGISTRY)
-_WORK_EXPECTED = Gauge("drafter_job_work_expected", "Units in all.", ["unit"], registry=REGISTRY)
+_WORK_DONE = metrics.WORK_DONE.gauge(REGISTRY)
+_WORK_EXPECTED = metrics.WORK_EXPECTED.gauge(REGISTRY)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -170,7 +173,7 @@ def run_job(
     previous = _interrupt_on_sigterm(interrupted)
     try:
         parsed = parser.parse_args(arguments)
-        _serve_metrics(parsed.metrics_address, parsed.metrics_port)
+        _serve_metrics(parsed)
         result = body(parsed)
     except JobError as error:
         return _end(error.exit_code, error.reason, error.message)
@@ -209,9 +212,19 @@ def _interrupt_on_sigterm(interrupted: threading.Event) -> Any:
     return signal.signal(signal.SIGTERM, interrupt)
 
 
-def _serve_metrics(address: str, port: int) -> None:
+def _serve_metrics(parsed: argparse.Namespace) -> None:
+    address, port = parsed.metrics_address, parsed.metrics_port
     if port == 0:
         return
+    # A creation time beside each counter is a series nobody asks for.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    collectors: list[Collector | None] = []
+    if (output := getattr(parsed, "output", None)) is not None:
+        collectors.append(VolumeCollector(Path(output)))
+    if getattr(parsed, "device", "cpu") != "cpu":
+        collectors.append(gpu_collector())
+    for collector in filter(None, collectors):
+        REGISTRY.register(collector)
     try:
         start_http_server(port, addr=address, registry=REGISTRY)
     except OSError as error:

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import Counter as MetricCounter
-
 from drafter_jobs import arguments as argument_types
 from drafter_jobs.atomic_files import synchronise, write_atomically, write_json
 from drafter_jobs.chat_template import ChatTemplate, ChatTemplateError
+from drafter_jobs.contract import metrics
 from drafter_jobs.contract.config_fields import text_config
 from drafter_jobs.contract.outcome import ExitCode, PrepareResult, Reason
 from drafter_jobs.draft_vocabulary import (
@@ -55,10 +54,8 @@ IDENTITY = "identity.json"
 TOKEN_FREQUENCIES = "token_freq.pt"
 REPORTED_SKIPS = 20
 
-_SAMPLES = MetricCounter(
-    "drafter_prepare_samples", "Samples by what became of them.", ["result"], registry=REGISTRY
-)
-_TOKENS = MetricCounter("drafter_prepare_tokens", "Response tokens written.", registry=REGISTRY)
+_SAMPLES = metrics.PREPARE_SAMPLES.counter(REGISTRY)
+_TOKENS = metrics.PREPARE_TOKENS.counter(REGISTRY)
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,7 @@ def train(parsed: argparse.Namespace) -> TrainResult:
             log("removed an incomplete checkpoint", path=leftover)
     before = complete_checkpoints(output)
     resumed = before[-1].epoch if before else None
-    metrics = TrainingMetrics()
+    metrics = TrainingMetrics(output)
     if not _is_finished(before, parsed.epochs):
         _run_trainer(parsed, layers, metrics)
     after = complete_checkpoints(output)

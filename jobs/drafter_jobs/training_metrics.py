@@ -3,43 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from prometheus_client import Counter, Gauge
-
-from drafter_jobs.checkpoints import Checkpoint
+from drafter_jobs.checkpoints import STATE_FILE, Checkpoint, complete_checkpoints
+from drafter_jobs.contract import metrics
 from drafter_jobs.job import REGISTRY, Progress, log
 from drafter_jobs.training_events import full_accuracies
 
 STEPS_BETWEEN_LOGS = 20
+_ACCURACY_KINDS = {"full_acc": "full", "cond_acc": "conditional"}
 
-_EPOCH = Gauge("drafter_training_epoch", "Present epoch, from 0.", registry=REGISTRY)
-_EPOCHS = Gauge("drafter_training_epochs", "Epochs in all.", registry=REGISTRY)
-_STEP = Gauge("drafter_training_step", "Optimizer steps done.", registry=REGISTRY)
-_STEPS = Gauge("drafter_training_steps", "Optimizer steps in all.", registry=REGISTRY)
-_LOSS = Gauge("drafter_training_loss", "Loss of the last step.", registry=REGISTRY)
-_ACCURACY = Gauge(
-    "drafter_training_accuracy",
-    "Share of right tokens at a TTT step.",
-    ["ttt_step", "kind", "split"],
-    registry=REGISTRY,
-)
-_ESTIMATE = Gauge(
-    "drafter_training_estimated_acceptance_length",
-    "1 + the sum of the validation's full accuracies.",
-    registry=REGISTRY,
-)
-_LEARNING_RATE = Gauge("drafter_training_learning_rate", "Learning rate.", registry=REGISTRY)
-_TOKENS = Counter("drafter_training_tokens", "Tokens trained on.", registry=REGISTRY)
+_EPOCH = metrics.TRAINING_EPOCH.gauge(REGISTRY)
+_EPOCHS = metrics.TRAINING_EPOCHS.gauge(REGISTRY)
+_STEP = metrics.TRAINING_STEP.gauge(REGISTRY)
+_STEPS = metrics.TRAINING_STEPS.gauge(REGISTRY)
+_LOSS = metrics.TRAINING_LOSS.gauge(REGISTRY)
+_STEP_LOSS = metrics.TRAINING_STEP_LOSS.gauge(REGISTRY)
+_ACCURACY = metrics.TRAINING_ACCURACY.gauge(REGISTRY)
+_ESTIMATE = metrics.TRAINING_ESTIMATE.gauge(REGISTRY)
+_LEARNING_RATE = metrics.TRAINING_RATE.gauge(REGISTRY)
+_TOKENS = metrics.TRAINING_TOKENS.counter(REGISTRY)
+_CHECKPOINT_TIME = metrics.CHECKPOINT_TIME.gauge(REGISTRY)
+_CHECKPOINT_SIZE = metrics.CHECKPOINT_SIZE.gauge(REGISTRY)
 
 
 class TrainingMetrics:
-    """Keeps the metrics up to date with the events of the trainer."""
+    """Keeps the metrics up to date with the events of the trainer.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    checkpoints
+        Directory of the checkpoints; what an earlier start left in it is shown at once.
+    """
+
+    def __init__(self, checkpoints: Path) -> None:
+        self._checkpoints = checkpoints
         self._progress = Progress("steps")
         self._processes = 1
         self._counted_step = 0
+        if found := complete_checkpoints(checkpoints):
+            self._checkpoint(found[-1].path)
 
     def show(self, event: Mapping[str, Any]) -> None:
         """Take up an event of the trainer."""
@@ -61,9 +65,11 @@ class TrainingMetrics:
             rates = event.get("lr")
             _LEARNING_RATE.set(max(rates.values()) if isinstance(rates, dict) else rates or 0)
             self._count_tokens(event)
-            self._accuracies(train, "", "train")
+            self._ttt_steps(train, "", "train")
+        if checkpoint := event.get("checkpoint"):
+            self._checkpoint(self._checkpoints / str(checkpoint["epoch"]))
         if validation := event.get("val"):
-            self._accuracies(validation, "_epoch", "validation")
+            self._ttt_steps(validation, "_epoch", "validation")
             _ESTIMATE.set(1 + sum(full_accuracies(validation, "_epoch")))
 
     def _count_tokens(self, event: Mapping[str, Any]) -> None:
@@ -85,13 +91,21 @@ class TrainingMetrics:
         self.show({"val": best.validation})
 
     @staticmethod
-    def _accuracies(metrics: Mapping[str, float], suffix: str, split: str) -> None:
-        for kind, stem in (("full", "full_acc_"), ("conditional", "cond_acc_")):
-            for name, value in metrics.items():
-                if name.startswith(stem) and name.endswith(suffix):
-                    step = name.removeprefix(stem).removesuffix(suffix)
-                    if step.isdigit():
-                        _ACCURACY.labels(ttt_step=step, kind=kind, split=split).set(value)
+    def _checkpoint(directory: Path) -> None:
+        _CHECKPOINT_TIME.set((directory / STATE_FILE).stat().st_mtime)
+        _CHECKPOINT_SIZE.set(sum(file.stat().st_size for file in directory.iterdir()))
+
+    @staticmethod
+    def _ttt_steps(found: Mapping[str, float], suffix: str, split: str) -> None:
+        """Show each TTT step; speculators names its figures like ``full_acc_0`` and ``loss_0``."""
+        for name, value in found.items():
+            stem, _, step = name.removesuffix(suffix).rpartition("_")
+            if not (name.endswith(suffix) and step.isdigit()):
+                continue
+            if stem == "loss":
+                _STEP_LOSS.labels(ttt_step=step, split=split).set(value)
+            elif kind := _ACCURACY_KINDS.get(stem):
+                _ACCURACY.labels(ttt_step=step, kind=kind, split=split).set(value)
 
 
 def log_milestone(event: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import kopf
 import kubernetes
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, disable_created_metrics, generate_latest
 
 from drafter_operator import metrics
 from drafter_operator.cluster.api import KubernetesApi
@@ -248,7 +248,9 @@ def main() -> None:
     """Run the operator until SIGTERM."""
     arguments = parser().parse_args()
     set_up_logs(arguments.log_format, arguments.log_level)
-    metrics.BUILD.info({"version": version("drafter-operator")})
+    # A creation time beside each counter is a series nobody asks for.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    metrics.BUILD.labels(version("drafter-operator")).set(1)
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
     try:
         client = connect(identity)

@@ -6,16 +6,19 @@ import argparse
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import types
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from drafter_jobs.atomic_files import directory_atomically, write_atomically, write_json
 from drafter_jobs.contract.outcome import (
@@ -25,6 +28,7 @@ from drafter_jobs.contract.outcome import (
     TerminationMessage,
     TrainResult,
 )
+from drafter_jobs.device_metrics import VolumeCollector, gpu_collector
 from drafter_jobs.job import InterruptedJobError, JobError, Progress, job_parser, run_job
 
 RESULT = TrainResult(
@@ -297,3 +301,55 @@ def test_a_directory_whose_block_fails_leaves_the_old_one(tmp_path: Path) -> Non
         raise KeyError("failed")
     assert [entry.name for entry in target.iterdir()] == ["one"]
     assert list(tmp_path.iterdir()) == [target]
+
+
+class FakeNvml(types.ModuleType):
+    """Two GPUs, of which the second does not answer."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        if index == 1:
+            raise self.NVMLError
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, _: int) -> types.SimpleNamespace:  # noqa: N802
+        return types.SimpleNamespace(used=3 << 30, total=80 << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, _: int) -> types.SimpleNamespace:  # noqa: N802
+        return types.SimpleNamespace(gpu=75)
+
+
+def test_gpus_show_their_memory_and_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    registry = CollectorRegistry()
+    collector = gpu_collector()
+    assert collector is not None
+    registry.register(collector)
+
+    first = {"gpu": "0"}
+    assert registry.get_sample_value("drafter_gpu_memory_used_bytes", first) == 3 << 30
+    assert registry.get_sample_value("drafter_gpu_memory_size_bytes", first) == 80 << 30
+    assert registry.get_sample_value("drafter_gpu_utilization_ratio", first) == 0.75
+    assert registry.get_sample_value("drafter_gpu_utilization_ratio", {"gpu": "1"}) is None
+
+
+def test_a_volume_shows_its_room_before_its_directory_exists(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    registry.register(VolumeCollector(tmp_path / "not" / "yet"))
+
+    size = registry.get_sample_value("drafter_job_volume_size_bytes")
+    available = registry.get_sample_value("drafter_job_volume_available_bytes")
+    assert size == shutil.disk_usage(tmp_path).total
+    assert available is not None
+    assert 0 <= available <= size

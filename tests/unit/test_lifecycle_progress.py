@@ -72,7 +72,11 @@ def test_training_shows_its_figures_while_it_runs_and_its_result_after() -> None
         ("drafter_training_steps", {}, 20),
         ("drafter_training_loss", {}, 2.34567),
         *(
-            ("drafter_training_accuracy", {"ttt_step": str(i), "kind": kind, "split": split}, value)
+            (
+                "drafter_training_accuracy_ratio",
+                {"ttt_step": str(i), "kind": kind, "split": split},
+                value,
+            )
             for i, value in ((1, 0.25), (0, 0.5))
             for kind, split in (("full", "validation"), ("full", "train"), ("conditional", "train"))
         ),

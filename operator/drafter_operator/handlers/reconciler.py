@@ -113,7 +113,8 @@ class Reconciler:
     async def _look_after(self, key: Key, wish: _Wish) -> None:
         while True:
             wish.due.clear()
-            pause = await self._pass(key, wish)
+            with metrics.QUEUE_DEPTH.track_inprogress():
+                pause = await self._pass(key, wish)
             if pause is None:
                 metrics.forget_run(*key)
                 # A run of the same name may have been made while this pass found none.
@@ -179,5 +180,5 @@ class Reconciler:
                 transition.message,
                 extra={"namespace": namespace, "run": name, "step": decision.status.step},
             )
-        metrics.show_run(namespace, name, decision.status)
+        metrics.show_run(run, decision.status, observed.jobs, self._clock())
         return decision

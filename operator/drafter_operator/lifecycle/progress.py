@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from drafter_jobs.contract import metrics
 from drafter_operator.api.status import Progress, Step, TrainingStatus
 from drafter_operator.lifecycle.ledger import timestamp
 from drafter_operator.lifecycle.observed import Sample
 
-DONE_METRIC, EXPECTED_METRIC = "drafter_job_work_done", "drafter_job_work_expected"
+DONE_METRIC, EXPECTED_METRIC = metrics.WORK_DONE.name, metrics.WORK_EXPECTED.name
 
 
 def progress_of(samples: Sequence[Sample], step: Step, now: datetime) -> Progress | None:
@@ -60,21 +61,21 @@ def live_training(samples: Sequence[Sample], training: TrainingStatus) -> Traini
     plain = {sample.name: sample.value for sample in samples if not sample.labels}
     changes: dict[str, object] = {}
     for field, metric in (
-        ("epoch", "drafter_training_epoch"),
-        ("epochs", "drafter_training_epochs"),
-        ("step", "drafter_training_step"),
-        ("steps", "drafter_training_steps"),
+        ("epoch", metrics.TRAINING_EPOCH.name),
+        ("epochs", metrics.TRAINING_EPOCHS.name),
+        ("step", metrics.TRAINING_STEP.name),
+        ("steps", metrics.TRAINING_STEPS.name),
     ):
         if metric in plain:
             changes[field] = int(plain[metric])
     if not changes.get("steps"):
         return training
-    if "drafter_training_loss" in plain:
-        changes["loss"] = f"{plain['drafter_training_loss']:.4f}"
+    if metrics.TRAINING_LOSS.name in plain:
+        changes["loss"] = f"{plain[metrics.TRAINING_LOSS.name]:.4f}"
     accuracies = {
         int(sample.labels["ttt_step"]): sample.value
         for sample in samples
-        if sample.name == "drafter_training_accuracy"
+        if sample.name == metrics.TRAINING_ACCURACY.name
         and sample.labels.get("kind") == "full"
         and sample.labels.get("split") == "validation"
     }
