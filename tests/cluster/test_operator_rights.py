@@ -67,6 +67,8 @@ def test_an_operator_of_one_namespace_asks_for_nothing_outside_it(cluster: Chart
     values = {**QUICK, "crds.enabled": False, "watchNamespaces": ["default"]}
     cluster.install(**values)
     cluster.apply_run("local", serving={"depths": [2]})
+    tested = cluster.helm("test", RELEASE, "--timeout", "50s", "--logs")
+    assert "takes a DrafterRun in default and refuses a wrong one" in tested
     cluster.wait_for_phase("local", "Succeeded")
 
     assert denied(cluster, before) == []
