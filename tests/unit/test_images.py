@@ -110,3 +110,20 @@ def test_build_says_that_there_is_no_engine(tmp_path: Path) -> None:
     done = build("operator", path=str(tmp_path))
     assert done.returncode == 2
     assert "neither podman nor buildah is on the PATH" in done.stderr
+
+
+def test_the_compiler_s_stand_in_refuses_what_it_does_not_hold(tmp_path: Path) -> None:
+    source = tmp_path / "triton" / "backends" / "nvidia" / "driver.c"
+    source.parent.mkdir(parents=True)
+    source.write_text("int other;")
+    for name in (source, tmp_path / "kernel.c"):
+        done = subprocess.run(
+            [str(REPOSITORY / "images/jobs/prebuilt-driver"), str(name), "-o", "built.so"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert f"no C compiler in this image, and {name} is not the driver" in done.stderr
+        assert not (tmp_path / "built.so").exists()
