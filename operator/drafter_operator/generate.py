@@ -15,6 +15,7 @@ import yaml
 from drafter_operator.api.crd import custom_resource_definition
 from drafter_operator.api.reference import api_reference
 from drafter_operator.chart_reference import chart_readme
+from drafter_operator.metrics_reference import metrics_reference
 from drafter_operator.rights import rights_reference, role_templates
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -63,6 +64,9 @@ def generated_files() -> dict[Path, str]:
         ),
         Path("docs/api.md"): api_reference(),
         Path("docs/rights.md"): rights_reference(),
+        Path("docs/metrics.md"): metrics_reference(
+            yaml.safe_load((REPOSITORY / CHART / "rules/drafter.yaml").read_text(encoding="utf-8"))
+        ),
     }
 
 

@@ -12,7 +12,7 @@ from drafter_jobs.contract.metrics import Kind, Metric
 from drafter_operator.api.status import CandidateState, DrafterRunStatus, Phase, StepState
 from drafter_operator.lifecycle.job_steps import failure_of
 from drafter_operator.lifecycle.ledger import TRAIN
-from drafter_operator.lifecycle.observed import JobState
+from drafter_operator.lifecycle.observed import JobState, Observed
 from drafter_operator.run import Run
 
 REGISTRY = CollectorRegistry()
@@ -108,6 +108,12 @@ RUN_METRICS = (
         "Time between two tokens in the benchmark.",
         (*_CANDIDATE, "concurrency", "percentile"),
     ),
+    _SERVER_RESTARTS := Metric(
+        "drafter_run_server_restarts",
+        Kind.GAUGE,
+        "Times the container of a candidate's present server restarted.",
+        _CANDIDATE,
+    ),
     _PROMOTED := Metric(
         "drafter_run_promoted", Kind.GAUGE, "1 for the candidate that is promoted.", _CANDIDATE
     ),
@@ -193,7 +199,7 @@ def _clear(namespace: str, run: str) -> None:
 def show_run(
     run: Run,
     status: DrafterRunStatus,
-    jobs: Mapping[str, JobState] | None = None,
+    observed: Observed | None = None,
     now: datetime | None = None,
 ) -> None:
     """Set a run's series to its status; what the status no longer has goes.
@@ -204,12 +210,13 @@ def show_run(
         The run, with the status before this pass.
     status
         The status after it.
-    jobs
-        The run's Jobs as observed in this pass.
+    observed
+        The run's children as seen in this pass.
     """
     now = now or datetime.now(UTC)
     seen = _seen.setdefault((run.namespace, run.name), _Seen())
-    _count_retries(run, status, jobs or {}, seen)
+    observed = observed or Observed()
+    _count_retries(run, status, observed.jobs, seen)
     _clear(run.namespace, run.name)
 
     def show(metric: Metric, value: float, *labels: str) -> None:
@@ -244,6 +251,9 @@ def show_run(
             show(_CHECKPOINT_ACCURACY, float(accuracy), str(index))
     for candidate in status.candidates:
         identity = (candidate.name, str(candidate.depth))
+        server = observed.servers.get(f"{run.name}-{candidate.name}")
+        if server is not None and server.replicas:
+            show(_SERVER_RESTARTS, sum(pod.restarts for pod in server.pods), *identity)
         if candidate.state is CandidateState.PROMOTED:
             show(_PROMOTED, 1, *identity)
         if candidate.acceptance_length is not None:

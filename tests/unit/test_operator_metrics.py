@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from drafter_jobs.contract.metrics import JOB_METRICS, Kind
 from drafter_jobs.contract.outcome import Reason
 from drafter_operator import metrics
-from drafter_operator.lifecycle.observed import JobState, PodState
+from drafter_operator.lifecycle.observed import JobState, Observed, PodState, ServerState
 from drafter_sandbox.observe.prometheus import prometheus_tool
 
 
@@ -145,10 +145,21 @@ def test_a_pod_that_its_job_replaced_counts_as_a_retry(run_name: str) -> None:
     jobs = {f"{run_name}-train-1": JobState(f"{run_name}-train-1", pods=(killed, after))}
     run = dataclasses.replace(world.run(), name=run_name)
     for _ in range(2):
-        metrics.show_run(run, world.status, jobs)
+        metrics.show_run(run, world.status, Observed(jobs=jobs))
 
     retries = series(run_name)["drafter_run_retries_total"]
     assert retries == {(("reason", "PodFailed"), ("step", "Train")): 1}
+
+
+def test_restarts_of_a_server_are_shown_while_it_is_wanted(run_name: str) -> None:
+    world = World()
+    world.play()
+    run = dataclasses.replace(world.run(), name=run_name)
+    pod = PodState("p", "Running", world.now, restarts=3)
+    for replicas, expected in ((1, {(("candidate", "depth-4"), ("depth", "4")): 3}), (0, {})):
+        server = ServerState(f"{run_name}-depth-4", replicas, pods=(pod,))
+        metrics.show_run(run, world.status, Observed(servers={server.name: server}))
+        assert series(run_name).get("drafter_run_server_restarts", {}) == expected
 
 
 def test_names_are_as_prometheus_asks(run_name: str) -> None:

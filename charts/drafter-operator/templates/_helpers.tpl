@@ -39,6 +39,22 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{- define "drafter-operator.monitoringLabels" -}}
+{{- with .Values.monitoring.labels }}
+{{- toYaml . }}
+{{ end }}
+{{- include "drafter-operator.labels" . }}
+{{- end }}
+
+{{- define "drafter-operator.watched" -}}
+{{- with .Values.watchNamespaces -}}
+matchNames:
+  {{- toYaml . | nindent 2 }}
+{{- else -}}
+any: true
+{{- end }}
+{{- end }}
+
 {{- define "drafter-operator.pullSecrets" -}}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:

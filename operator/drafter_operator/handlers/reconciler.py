@@ -180,5 +180,5 @@ class Reconciler:
                 transition.message,
                 extra={"namespace": namespace, "run": name, "step": decision.status.step},
             )
-        metrics.show_run(run, decision.status, observed.jobs, self._clock())
+        metrics.show_run(run, decision.status, observed, self._clock())
         return decision
