@@ -19,7 +19,7 @@ from drafter_operator.api.base import (
     validations,
 )
 
-DEFAULT_JOB_IMAGE = "ghcr.io/drafters-dev/drafter-jobs:0.1.0"
+DEFAULT_JOB_IMAGE = "ghcr.io/drafters-dev/drafter-jobs:0.2.0"
 DEFAULT_SGLANG_IMAGE = "lmsysorg/sglang:v0.5.23"
 MAXIMUM_DEPTH = 256
 BASELINE = "baseline"
