@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -41,6 +42,24 @@ EVERY_PROGRAM_ONCE = list(STEP_OF_PROGRAM)
 """What a run of :meth:`OperatorCluster.apply_run` starts, in order."""
 
 TIMEOUT_SECONDS = 60
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(what: Callable[[], Any], failure: str) -> None:
+    """Ask until something holds that sends no event."""
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < end:
+        if what():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"waited {TIMEOUT_SECONDS} s in vain: {failure}")
 
 
 def stand_in_images(control: Path) -> dict[str, Any]:
@@ -82,11 +101,12 @@ class OperatorCluster:
         self._log = directory / "operator.log"
         self._operator: subprocess.Popen[bytes] | None = None
 
-    def start_operator(self) -> None:
+    def start_operator(self, metrics_port: int = 0, resync_seconds: float = 2) -> None:
         command = [
             *(sys.executable, "-m", "drafter_operator.main"),
-            *("--metrics-address", "127.0.0.1", "--metrics-port", "0"),
-            *("--active-seconds", "0.5", "--resync-seconds", "2", "--log-format", "text"),
+            *("--metrics-address", "127.0.0.1", "--metrics-port", str(metrics_port)),
+            *("--active-seconds", "0.5", "--resync-seconds", str(resync_seconds)),
+            *("--log-format", "text"),
         ]
         with self._log.open("ab") as log:
             self._operator = subprocess.Popen(

@@ -5,27 +5,16 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from operator_cluster import EVERY_PROGRAM_ONCE, OperatorCluster
+from operator_cluster import EVERY_PROGRAM_ONCE, OperatorCluster, free_port, wait_until
 
 LEASE_SECONDS = 6
-TIMEOUT_SECONDS = 60
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Contender:
@@ -57,15 +46,6 @@ class Contender:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.wait()
-
-
-def wait_until(what: Callable[[], Any], failure: str) -> Any:
-    end = time.monotonic() + TIMEOUT_SECONDS
-    while time.monotonic() < end:
-        if found := what():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"waited {TIMEOUT_SECONDS} s in vain: {failure}")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import kubernetes
 import pytest
 import yaml
-from chart_cluster import NAMESPACE, QUICK, RELEASE, ChartCluster
+from chart_cluster import QUICK, RELEASE, ChartCluster
 from operator_cluster import EVERY_PROGRAM_ONCE
 
 PREVIOUS = Path(__file__).parent / "previous_release"

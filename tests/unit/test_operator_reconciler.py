@@ -106,19 +106,16 @@ async def test_the_first_job_and_the_claim_are_made_and_the_status_is_written() 
     assert status_of(api)["steps"][0]["state"] == "Running"
 
 
-async def test_a_second_pass_writes_nothing() -> None:
+async def test_a_pass_that_finds_nothing_new_writes_nothing() -> None:
     api = FakeKubernetes(run_object(), *references())
-    passes = 0
+    written = []
+    for _ in range(3):
+        api.calls.clear()
+        await looked_after(api, lambda: bool(api.calls))
+        written.append(sorted(call[1] for call in api.writes() if call[1] != "Event"))
 
-    def count(verb: str, kind: str, name: str) -> None:
-        nonlocal passes
-        passes += (verb, kind) == ("get", "DrafterRun")
-
-    api.before = count
-    await looked_after(api, lambda: passes == 2)
-    written = [call for call in api.writes() if call[1] != "Event"]
-
-    assert sorted(call[1] for call in written) == ["DrafterRun", "Job", "PersistentVolumeClaim"]
+    # The second pass writes that the Job is there; the third finds all as it was.
+    assert written == [["DrafterRun", "Job", "PersistentVolumeClaim"], ["DrafterRun"], []]
 
 
 async def test_a_complete_job_has_its_pod_s_result_whatever_the_moment() -> None:
@@ -210,6 +207,29 @@ async def test_a_fault_of_the_operator_does_not_end_its_care(
 
     api.before = fault
     await looked_after(api, lambda: ("Job", "r-prepare-1") in api.objects)
+
+
+async def test_a_pass_that_has_begun_writes_its_status_before_the_operator_stops() -> None:
+    api = FakeKubernetes(run_object(), *references())
+    reconciler = make_reconciler(api)
+    stopping: list[asyncio.Task[None]] = []
+
+    def stop_on_first_job(verb: str, kind: str, name: str) -> None:
+        if (verb, kind) == ("apply", "Job") and not stopping:
+            stopping.append(asyncio.create_task(reconciler.stop()))
+
+    api.before = stop_on_first_job
+    await reconciler.start()
+    reconciler.wake(("n", "r"))
+    async with asyncio.timeout(10):
+        while not stopping:
+            await asyncio.sleep(0)
+        await stopping[0]
+
+    steps = api.objects["DrafterRun", "r"]["status"]["steps"]
+    assert steps[0]["state"] == "Running"
+    reconciler.wake(("n", "r"))
+    assert reconciler.keys() == [("n", "r")]
 
 
 async def test_a_run_made_again_during_a_pass_is_not_forgotten() -> None:

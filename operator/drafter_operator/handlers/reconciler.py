@@ -33,6 +33,9 @@ LONGEST_BACKOFF_SECONDS = 300.0
 SETTLE_SECONDS = 0.05
 """Time to the next pass after one in which a step changed its state: the next step may begin."""
 
+STOP_SECONDS = 6.0
+"""Time a pass may take after SIGTERM; a Pod is killed some time after that."""
+
 ACTIVE_PHASES = (Phase.PENDING, Phase.RUNNING)
 
 logger = logging.getLogger("drafter_operator")
@@ -83,24 +86,30 @@ class Reconciler:
         self._http: aiohttp.ClientSession | None = None
         self.last_alive = time.monotonic()
         self.has_listed = False
+        self._stopping = False
 
     async def start(self) -> None:
         """Open the connection to the Pods."""
         self._http = aiohttp.ClientSession()
 
     async def stop(self) -> None:
-        """End every pass; each writes its status last and once, so that nothing is half done."""
+        """Let each pass that has begun end with its status; begin no other."""
+        self._stopping = True
+        for wish in self._wishes.values():
+            wish.due.set()
         tasks = [wish.task for wish in self._wishes.values() if wish.task is not None]
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        if tasks:
+            _, hung = await asyncio.wait(tasks, timeout=STOP_SECONDS)
+            for task in hung:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         if self._http is not None:
             await self._http.close()
 
     def wake(self, key: Key) -> None:
         """Look at a run soon."""
+        if self._stopping:
+            return
         wish = self._wishes.setdefault(key, _Wish())
         wish.due.set()
         if wish.task is None or wish.task.done():
@@ -111,7 +120,7 @@ class Reconciler:
         return list(self._wishes)
 
     async def _look_after(self, key: Key, wish: _Wish) -> None:
-        while True:
+        while not self._stopping:
             wish.due.clear()
             with metrics.QUEUE_DEPTH.track_inprogress():
                 pause = await self._pass(key, wish)
