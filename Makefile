@@ -35,6 +35,18 @@ quickstart: $(INSTALLED) ## Run one DrafterRun on SmolLM2-135M, from prompts to 
 quickstart-stop: $(INSTALLED) ## Stop a sandbox that KEEP=1 left up.
 	$(BIN)/python -m drafter_sandbox.quickstart --stop
 
+.PHONY: prometheus
+prometheus: $(INSTALLED) ## Fetch Debian's Prometheus, without root, if the PATH has none.
+	$(BIN)/python -m drafter_sandbox.observe --fetch
+
+.PHONY: observe
+observe: $(INSTALLED) ## Put a real Prometheus on the quick start that KEEP=1 left up.
+	$(BIN)/python -m drafter_sandbox.observe
+
+.PHONY: observe-stop
+observe-stop: $(INSTALLED) ## Stop that Prometheus.
+	$(BIN)/python -m drafter_sandbox.observe --stop
+
 .PHONY: install-demo
 install-demo: $(INSTALLED) ## Install the chart in the sandbox, and run and await the smallest DrafterRun.
 	$(BIN)/python -m drafter_sandbox.quickstart.install_demo

@@ -15,6 +15,7 @@ import yaml
 from drafter_operator.api.crd import custom_resource_definition
 from drafter_operator.api.reference import api_reference
 from drafter_operator.chart_reference import chart_readme
+from drafter_operator.dashboards.boards import dashboard_files
 from drafter_operator.metrics_reference import metrics_reference
 from drafter_operator.rights import rights_reference, role_templates
 
@@ -59,6 +60,7 @@ def generated_files() -> dict[Path, str]:
             "{{- /* Written from operator/drafter_operator/rights.py by `make generate`; do not"
             " edit. */ -}}\n" + role_templates()
         ),
+        **{CHART / "dashboards" / name: text for name, text in dashboard_files().items()},
         CHART / "README.md": chart_readme(
             (REPOSITORY / CHART / "values.yaml").read_text(encoding="utf-8")
         ),

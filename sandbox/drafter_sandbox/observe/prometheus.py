@@ -81,7 +81,7 @@ def _run(command: list[str], directory: Path) -> None:
 
 
 class Prometheus:
-    """A Prometheus process and the queries to it.
+    """A Prometheus process with its discovery, and the queries to it.
 
     Parameters
     ----------
@@ -96,9 +96,21 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{port}"
         self._port = port
         self.process: subprocess.Popen[bytes] | None = None
+        self._discovery: subprocess.Popen[bytes] | None = None
 
-    def start(self, configuration: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
+    def start(
+        self, configuration: Mapping[str, Any], rules: Mapping[str, Any], kubeconfig: Path
+    ) -> None:
         """Write the configuration and start; return when it answers.
+
+        Parameters
+        ----------
+        configuration
+            Prometheus' own, but for the rules.
+        rules
+            A rule file.
+        kubeconfig
+            Credentials of the sandbox whose Pods are discovered.
 
         Raises
         ------
@@ -125,14 +137,27 @@ class Prometheus:
                 stderr=log,
                 start_new_session=True,
             )
+            self._discovery = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "drafter_sandbox.observe.discovery"),
+                    *("--kubeconfig", str(kubeconfig), "--directory", str(self.directory)),
+                ],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self.wait_until(self._is_ready, "Prometheus answers", START_TIMEOUT_SECONDS)
 
     def stop(self) -> None:
-        """End the process."""
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(timeout=30)
-            self.process = None
+        """End both processes."""
+        for process in filter(None, (self._discovery, self.process)):
+            process.terminate()
+            process.wait(timeout=30)
+        self.process = self._discovery = None
+
+    def process_ids(self) -> list[int]:
+        """Return the ids of the processes that run."""
+        return [found.pid for found in (self.process, self._discovery) if found is not None]
 
     def wait_until(
         self, what: Callable[[], T], description: str, timeout: float = START_TIMEOUT_SECONDS

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+from drafter_sandbox.observe.discovery import sanitised
 
 Body = Mapping[str, Any]
 
 
-def scrape_configuration(manifests: Iterable[Body], kubeconfig: Path) -> dict[str, Any]:
+def scrape_configuration(manifests: Iterable[Body]) -> dict[str, Any]:
     """Return a Prometheus configuration with a job for each endpoint of each monitor.
 
     Parameters
     ----------
     manifests
         Objects as ``helm template`` renders them; all but monitors are passed over.
-    kubeconfig
-        Credentials to discover Pods with.
     """
     jobs = []
     for body in manifests:
@@ -32,24 +31,25 @@ def scrape_configuration(manifests: Iterable[Body], kubeconfig: Path) -> dict[st
             continue
         field = "endpoints" if kind == "ServiceMonitor" else "podMetricsEndpoints"
         for index, endpoint in enumerate(body["spec"][field]):
-            jobs.append(_job(body, kind == "PodMonitor", index, endpoint, kubeconfig))
+            jobs.append(_job(body, kind == "PodMonitor", index, endpoint))
     return {
         "global": {"evaluation_interval": "5s"},
         "scrape_configs": jobs,
     }
 
 
-def _job(body: Body, of_pods: bool, index: int, endpoint: Body, kubeconfig: Path) -> dict[str, Any]:
+def _job(body: Body, of_pods: bool, index: int, endpoint: Body) -> dict[str, Any]:
     metadata = body["metadata"]
     role = "pod" if of_pods else "endpointslice"
     selected = "pod" if of_pods else "service"
-    discovery: dict[str, Any] = {"role": role, "kubeconfig_file": str(kubeconfig)}
+    chosen: list[dict[str, Any]] = []
     namespaces = body["spec"].get("namespaceSelector") or {}
     if not namespaces.get("any"):
         names = namespaces.get("matchNames") or [metadata["namespace"]]
-        discovery["namespaces"] = {"names": list(names)}
+        chosen.append(_keep("__meta_kubernetes_namespace", "|".join(map(re.escape, names))))
     port = "pod_container_port_name" if of_pods else "endpointslice_port_name"
     relabelling = [
+        *chosen,
         *_selection(body["spec"]["selector"], selected),
         _keep(f"__meta_kubernetes_{port}", endpoint["port"]),
         *[
@@ -73,7 +73,8 @@ def _job(body: Body, of_pods: bool, index: int, endpoint: Body, kubeconfig: Path
     job = {
         "job_name": f"{body['kind']}/{metadata['namespace']}/{metadata['name']}/{index}",
         "honor_labels": bool(endpoint.get("honorLabels")),
-        "kubernetes_sd_configs": [discovery],
+        # Written by the discovery beside it.
+        "file_sd_configs": [{"files": [f"{role}.json"], "refresh_interval": "5s"}],
         "relabel_configs": relabelling,
         "metric_relabel_configs": list(map(_plain, endpoint.get("metricRelabelings", ()))),
     }
@@ -88,11 +89,11 @@ def _keep(label: str, value: str) -> dict[str, Any]:
 
 def _selection(selector: Body, of: str) -> list[dict[str, Any]]:
     found = [
-        _keep(f"__meta_kubernetes_{of}_label_{_sanitised(label)}", re.escape(value))
+        _keep(f"__meta_kubernetes_{of}_label_{sanitised(label)}", re.escape(value))
         for label, value in (selector.get("matchLabels") or {}).items()
     ]
     for expression in selector.get("matchExpressions") or ():
-        label = _sanitised(expression["key"])
+        label = sanitised(expression["key"])
         if expression["operator"] == "Exists":
             found.append(_keep(f"__meta_kubernetes_{of}_labelpresent_{label}", "true"))
         elif expression["operator"] == "In":
@@ -101,10 +102,6 @@ def _selection(selector: Body, of: str) -> list[dict[str, Any]]:
         else:
             raise ValueError(f"matchExpressions: {expression['operator']} is not translated")
     return found
-
-
-def _sanitised(label: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_]", "_", label)
 
 
 def _plain(relabelling: Body) -> dict[str, Any]:
