@@ -44,7 +44,7 @@ def fleet() -> dict[str, Any]:
             rows(
                 "Present reasons",
                 "What each step says of its state: PodPending waits for quota or a node.",
-                (f"drafter_run_step_reason{{{RUN}}} == 1", "{{run}}"),
+                (f"drafter_run_step_reason{{{RUN}}} == 1", "{{run}} {{step}} {{reason}}"),
             ),
             curves(
                 "Duration of steps",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,8 +23,10 @@ from drafter_sandbox.observe.prometheus import Prometheus
 
 CHART = Path(__file__).resolve().parents[3] / "charts/drafter-operator"
 POINTS = 300
-COLUMNS = 3
+GRID_COLUMNS = 24
+HEIGHT_INCHES = 0.35
 LEGENDS = 9
+ROWS = 16
 STATES = {1: "tab:gray", 2: "tab:blue", 3: "tab:green", 4: "tab:red", 5: "tab:purple"}
 
 Series = tuple[str, list[float], list[float]]
@@ -56,14 +57,16 @@ def _draw_numbers(axes: Axes, found: Sequence[Series]) -> None:
 
 
 def _draw_rows(axes: Axes, found: Sequence[Series]) -> None:
-    axes.text(0, 0.5, f"{len(found)} rows", va="center", fontsize=9)
+    text = "\n".join(f"{name}: {values[-1]:.5g}" for name, _, values in found[:ROWS])
+    axes.text(0, 0.5, text, va="center", fontsize=6)
     axes.set_axis_off()
 
 
 def _draw_curves(axes: Axes, found: Sequence[Series]) -> None:
     for name, times, values in found[:LEGENDS]:
         axes.plot(times, values, label=name, linewidth=1, marker=".", markersize=2)
-    axes.legend(fontsize=5)
+    if any(name for name, _, _ in found):
+        axes.legend(fontsize=5)
 
 
 _DRAW: dict[str, Callable[[Axes, Sequence[Series]], None]] = {
@@ -88,22 +91,18 @@ def draw(prometheus: Prometheus, start: float, end: float, output: Path) -> list
     for board, queries in itertools.groupby(
         panel_queries(CHART / "dashboards", variables), key=lambda query: query.board
     ):
-        panels = [
-            (title, list(group))
-            for title, group in itertools.groupby(queries, key=lambda query: query.panel)
-        ]
-        lines = math.ceil(len(panels) / COLUMNS)
-        figure, grid = plt.subplots(lines, COLUMNS, figsize=(15, 3.2 * lines), squeeze=False)
-        places: list[Axes] = list(grid.flat)
-        for axes in places[len(panels) :]:
-            axes.set_axis_off()
-        for axes, (title, group) in zip(places, panels, strict=False):
+        panels = [list(group) for _, group in itertools.groupby(queries, lambda q: q.panel)]
+        height = max(group[0].place[1] + group[0].place[3] for group in panels)
+        figure = plt.figure(figsize=(15, HEIGHT_INCHES * height), layout="constrained")
+        grid = figure.add_gridspec(height, GRID_COLUMNS)
+        for group in panels:
+            left, top, width, tall = group[0].place
+            axes = figure.add_subplot(grid[top : top + tall, left : left + width])
             found = [series for query in group for series in _series(prometheus, query, start, end)]
-            axes.set_title(title, fontsize=9)
+            axes.set_title(f"{group[0].panel} ({group[0].unit})", fontsize=9)
             axes.tick_params(labelsize=6)
             _DRAW.get(group[0].kind, _draw_curves)(axes, found)
-        figure.suptitle(f"{board}: minutes since the start", fontsize=10)
-        figure.tight_layout()
+        figure.suptitle(f"Dashboard {board}; minutes since the start", fontsize=10)
         path = output / f"dashboard-{board}.png"
         figure.savefig(path, dpi=80, metadata={"Software": None})
         plt.close(figure)
@@ -118,7 +117,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parsed = parser.parse_args()
     prometheus = Prometheus(Path(), parsed.port)
-    known = "timestamp(drafter_run_info)[1d:10s]"
+    known = "timestamp(drafter_run_info)[12h:2s]"
     times = []
     for which in ("min", "max"):
         (found,) = prometheus.query(f"{which}({which}_over_time({known}))")
