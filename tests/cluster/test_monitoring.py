@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from chart_cluster import CHART, QUICK, ChartCluster
 from running_sandbox import tool
 
@@ -94,6 +97,47 @@ def test_what_a_run_exports_is_found_alerted_on_and_gone_with_it(
         lambda: not prometheus.query('{run="seen", __name__=~"drafter_.*"}'),
         "the series of the deleted run are gone",
     )
+
+
+def rendered(*values: str) -> list[dict[str, Any]]:
+    options = [part for value in values for part in ("--set", value)]
+    text = helm(["helm", "template", "rel", str(CHART), "--namespace", "drafters", *options])
+    return [body for body in yaml.safe_load_all(text) if body]
+
+
+def test_nothing_of_monitoring_is_installed_unless_asked_for() -> None:
+    kinds = {body["kind"] for body in rendered()}
+    assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ConfigMap"}
+
+
+def test_monitoring_follows_the_values() -> None:
+    bodies = rendered(
+        "monitoring.enabled=true",
+        "monitoring.labels.release=prom",
+        "monitoring.rules.runbookBaseUrl=https://runbooks.example",
+        "monitoring.dashboards.label=dashboard",
+        "watchNamespaces={team-a,team-b}",
+    )
+    monitors = [body for body in bodies if body["kind"] == "PodMonitor"]
+    assert len(monitors) == 2
+    for monitor in monitors:
+        assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["team-a", "team-b"]}
+        assert monitor["metadata"]["labels"]["release"] == "prom"
+    (rule,) = [body for body in bodies if body["kind"] == "PrometheusRule"]
+    links = [
+        found["annotations"]["runbook_url"]
+        for group in rule["spec"]["groups"]
+        for found in group["rules"]
+        if "alert" in found
+    ]
+    assert links
+    assert all(link.startswith("https://runbooks.example/Drafter") for link in links)
+    (boards,) = [body for body in bodies if body["kind"] == "ConfigMap"]
+    assert boards["metadata"]["labels"]["dashboard"] == "1"
+    assert sorted(boards["data"]) == ["fleet.json", "operator.json", "run.json", "serving.json"]
+    for text in boards["data"].values():
+        variables = [found["name"] for found in json.loads(text)["templating"]["list"]]
+        assert variables in (["datasource"], ["datasource", "namespace", "run"])
 
 
 VARIABLES = {"namespace": ".*", "run": ".*", "__rate_interval": "10s"}
