@@ -22,6 +22,8 @@ help: ## List the targets.
 
 $(INSTALLED): requirements/cpu.txt requirements/engines.txt pyproject.toml requirements/install
 	requirements/install "$(PYTHON)" "$(VENV)"
+	@# Only the quick start needs it, and says so itself if it is not there.
+	-$(BIN)/python -m drafter_sandbox.quickstart --fetch
 	touch $@
 
 .PHONY: install

