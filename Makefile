@@ -13,6 +13,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # KEEP=1 leaves the sandbox and the promoted drafter up after the quick start.
 KEEP ?=
+# Most of these tests wait: for processes to start, for watches, for probes.
+PARALLEL := -n 2 --dist loadfile
 PYTEST ?= $(BIN)/python -m pytest
 COVERAGE := --cov=drafter_operator --cov=drafter_jobs --cov=drafter_sandbox --cov-append --cov-report=
 
@@ -78,11 +80,11 @@ test: lint test-unit test-cluster test-e2e ## Everything: lint, unit, sandbox an
 .PHONY: test-unit
 test-unit: $(INSTALLED) ## Pure decisions, builders against golden YAML, contract and export.
 	rm -f .coverage
-	$(PYTEST) tests/unit $(COVERAGE)
+	OMP_NUM_THREADS=1 $(PYTEST) tests/unit $(PARALLEL) $(COVERAGE)
 
 .PHONY: test-cluster
 test-cluster: $(INSTALLED) ## The sandbox with real kubectl and helm, and the operator in it.
-	$(PYTEST) tests/cluster $(COVERAGE)
+	$(PYTEST) tests/cluster $(PARALLEL) $(COVERAGE)
 
 .PHONY: test-e2e
 test-e2e: $(INSTALLED) ## The whole chain through real speculators and real SGLang.
