@@ -24,11 +24,15 @@ from sglang_server import running_sglang, speculation
 from drafter_operator.api.spec import DrafterRunSpec
 from drafter_operator.api.status import Candidate, CandidateState, LoadStatus
 from drafter_operator.lifecycle.select import select
+from drafter_sandbox.observe.monitored import free_port, rendered_monitoring, start_prometheus
+from drafter_sandbox.observe.panel_queries import panel_queries
+from drafter_sandbox.observe.prometheus import Prometheus, prometheus_tool
 from drafter_sandbox.quickstart.cluster import Cluster, Layout, model_volume
 from drafter_sandbox.quickstart.tiny_target import make_predictable
 from job_process import start
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+CHART = REPOSITORY / "charts/drafter-operator"
 RUN = "tiny"
 TIMEOUT_SECONDS = 900
 # The first test waits for the whole run.
@@ -46,6 +50,16 @@ class FinishedRun:
     directory: Path
     target: Path
     prompts: Path
+    started: float
+    ended: float
+    watched: Prometheus | None
+
+    @property
+    def prometheus(self) -> Prometheus:
+        """The Prometheus that scraped the run; the test is skipped where there is none."""
+        if self.watched is None:
+            pytest.skip("Prometheus is neither on the PATH nor fetched: run make prometheus")
+        return self.watched
 
 
 def prompt_lines(count: int, offset: int) -> str:
@@ -67,8 +81,13 @@ def finished(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     make_predictable(layout.models / "tiny")
     cluster = Cluster(layout)
     cluster.start()
+    prometheus = None
     try:
         cluster.install_operator()
+        if prometheus_tool("prometheus"):
+            manifests = rendered_monitoring(cluster.run, CHART, "1s")
+            directory = home / "prometheus"
+            prometheus = start_prometheus(manifests, layout.kubeconfig, directory, free_port())
         config_map = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -77,14 +96,19 @@ def finished(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         }
         cluster.apply(*model_volume(layout.models), config_map)
         manifest = yaml.safe_load((Path(__file__).parent / "tiny.yaml").read_text())
+        started = time.time()
         cluster.apply(manifest)
         status = wait_for_end(cluster)
         volumes = home / "cluster" / "volumes"
         (directory,) = volumes.glob(f"pvc-*/{status['workDirectory']}")
         prompts = home / "held_out.jsonl"
         prompts.write_text(config_map["data"]["held_out.jsonl"])
-        yield FinishedRun(cluster, status, directory, layout.models / "tiny", prompts)
+        target = layout.models / "tiny"
+        ended = time.time()
+        yield FinishedRun(cluster, status, directory, target, prompts, started, ended, prometheus)
     finally:
+        if prometheus is not None:
+            prometheus.stop()
         cluster.stop()
 
 
@@ -125,6 +149,59 @@ def test_nothing_is_lost_between_the_jobs(finished: FinishedRun) -> None:
     assert extract["input"] == prepare["written"]
     files = list((finished.directory / "hidden-states").glob("hs_*.safetensors"))
     assert len(files) == extract["written"] + extract["skipped"]
+
+
+def test_no_panel_of_a_dashboard_is_empty(finished: FinishedRun) -> None:
+    variables = {"namespace": "default", "run": RUN, "__rate_interval": "10s"}
+    empty = []
+    for query in panel_queries(CHART / "dashboards", variables):
+        found = finished.prometheus.query_range(
+            query.expression, finished.started, finished.ended, 1
+        )
+        if not found:
+            empty.append(f"{query.board}: {query.panel}: {query.expression}")
+    assert not empty, "\n".join(empty)
+
+
+def test_the_series_of_training_are_those_of_its_files(finished: FinishedRun) -> None:
+    checkpoints = (finished.directory / "checkpoints").glob("[0-9]*")
+    files = [json.loads((found / "validation.json").read_text()) for found in checkpoints]
+    scraped = finished.prometheus.query_range(
+        'drafter_training_accuracy_ratio{split="validation", kind="full"}',
+        *(finished.started, finished.ended, 1),
+    )
+    for series in scraped:
+        step = series["metric"]["ttt_step"]
+        written = [found[f"full_acc_{step}_epoch"] for found in files]
+        for _, value in series["values"]:
+            assert any(abs(float(value) - one) < 1e-6 for one in written), (step, value, written)
+    assert {series["metric"]["ttt_step"] for series in scraped} == {"0", "1", "2"}
+
+    epoch = finished.status["training"]["bestEpoch"]
+    path = finished.directory / "checkpoints" / str(epoch) / "validation.json"
+    best = json.loads(path.read_text())
+    (loss,) = finished.prometheus.query("drafter_run_checkpoint_loss")
+    assert float(loss["value"][1]) == pytest.approx(best["loss_epoch"], abs=1e-4)
+    for series in finished.prometheus.query("drafter_run_checkpoint_accuracy_ratio"):
+        expected = best[f"full_acc_{series['metric']['ttt_step']}_epoch"]
+        assert float(series["value"][1]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_acceptance_length_is_that_of_the_benchmark(finished: FinishedRun) -> None:
+    for name in ("depth-2", "depth-4"):
+        report = json.loads((finished.directory / f"benchmark/{name}.json").read_text())
+        measured = float(report["acceptanceLength"])
+        match = f'{{run="{RUN}", candidate="{name}"}}'
+        (shown,) = finished.prometheus.query(f"drafter_run_candidate_acceptance_length{match}")
+        assert float(shown["value"][1]) == pytest.approx(measured, abs=1e-3)
+        # What the server itself counted, warm-up included.
+        totals = []
+        for metric in ("sglang:generation_tokens_total", "sglang:spec_verify_calls_total"):
+            found = finished.prometheus.query_range(
+                f"sum({metric}{match})", finished.started, finished.ended, 1
+            )
+            totals.append(max(float(value) for _, value in found[0]["values"]))
+        assert totals[0] / totals[1] == pytest.approx(measured, rel=0.15)
 
 
 def test_the_promoted_drafter_answers_on_the_stable_service(finished: FinishedRun) -> None:
@@ -237,6 +314,48 @@ def test_a_broken_drafter_served_through_a_back_door_is_refused_by_select(
     assert selection.candidates[0].reason == "AcceptanceTooLow"
     assert "weight names" in selection.message
     assert "auxiliary layers" in selection.message
+
+
+def test_a_promoted_drafter_that_breaks_fires_an_alert(finished: FinishedRun) -> None:
+    prometheus, cluster = finished.prometheus, finished.cluster
+    promoted = finished.status["promoted"]
+    weights = finished.directory / "drafter" / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].flip(0).contiguous()
+    save_file(tensors, weights)
+    deployment = f"{RUN}-{promoted['candidate']}"
+    cluster.kubectl("rollout", "restart", f"deployment/{deployment}", "-n", "default")
+    cluster.kubectl(
+        "rollout", "status", f"deployment/{deployment}", "-n", "default", "--timeout=240s"
+    )
+    service = cluster.get("service", promoted["service"])
+    assert service is not None
+    url = f"http://{service['spec']['clusterIP']}:30000/v1/chat/completions"
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "max_tokens": 24,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+
+    def fires() -> list[dict[str, Any]]:
+        request = urllib.request.Request(
+            url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            response.read()
+        return [
+            alert
+            for alert in prometheus.alerts()
+            if alert["state"] == "firing"
+            and alert["labels"]["alertname"] == "DrafterAcceptsNothing"
+        ]
+
+    (alert,) = prometheus.wait_until(fires, "the alert fires", timeout=120)
+    labels = {name: alert["labels"][name] for name in ("namespace", "run", "candidate")}
+    assert labels == {"namespace": "default", "run": RUN, "candidate": promoted["candidate"]}
+    assert alert["annotations"]["runbook_url"].endswith("DrafterAcceptsNothing.md")
 
 
 def test_no_process_of_a_pod_outlives_the_sandbox(finished: FinishedRun) -> None:
