@@ -43,6 +43,10 @@ quickstart-stop: $(INSTALLED) ## Stop a sandbox that KEEP=1 left up.
 prometheus: $(INSTALLED) ## Fetch Debian's Prometheus, without root, if the PATH has none.
 	$(BIN)/python -m drafter_sandbox.observe --fetch
 
+.PHONY: fetch-prometheus
+fetch-prometheus: $(INSTALLED)
+	-@$(BIN)/python -m drafter_sandbox.observe --fetch
+
 .PHONY: observe
 observe: $(INSTALLED) ## Put a real Prometheus on the quick start that KEEP=1 left up.
 	$(BIN)/python -m drafter_sandbox.observe
@@ -83,11 +87,11 @@ test-unit: $(INSTALLED) ## Pure decisions, builders against golden YAML, contrac
 	OMP_NUM_THREADS=1 $(PYTEST) tests/unit $(PARALLEL) $(COVERAGE)
 
 .PHONY: test-cluster
-test-cluster: $(INSTALLED) ## The sandbox with real kubectl and helm, and the operator in it.
+test-cluster: $(INSTALLED) fetch-prometheus ## The sandbox with real kubectl and helm, and the operator in it.
 	$(PYTEST) tests/cluster $(PARALLEL) $(COVERAGE)
 
 .PHONY: test-e2e
-test-e2e: $(INSTALLED) ## The whole chain through real speculators and real SGLang.
+test-e2e: $(INSTALLED) fetch-prometheus ## The whole chain through real speculators and real SGLang.
 	$(PYTEST) tests/e2e $(COVERAGE)
 
 .PHONY: test-images

@@ -176,16 +176,24 @@ def test_paths_in_variables_are_replaced_once_wherever_they_are_used(node: NodeC
     assert (pathlib.Path(third) / "file").read_text().strip() == f"{third}/file"
 
 
-def test_a_pod_reaches_the_api_server_as_its_service_account(node: NodeCluster) -> None:
+def test_a_pod_reaches_the_api_server_with_its_service_accounts_rights(node: NodeCluster) -> None:
     program = (
         "import kubernetes\n"
         "kubernetes.config.load_config()\n"
         "core = kubernetes.client.CoreV1Api()\n"
-        "print(len(core.list_namespaced_pod('default').items) >= 0)\n"
+        f"print(core.list_namespaced_pod('{node.namespace}').items[0].metadata.name)\n"
+        "try:\n"
+        "    core.list_namespaced_pod('default')\n"
+        "except kubernetes.client.ApiException as error:\n"
+        "    print(error.status)\n"
     )
+    create = ("create", "-n", node.namespace)
+    account = f"--serviceaccount={node.namespace}:default"
+    node.sandbox.kubectl(*create, "role", "lists", "--verb=list", "--resource=pods")
+    node.sandbox.kubectl(*create, "rolebinding", "lists", "--role=lists", account)
     node.create("pod", pod("client", python(program), restartPolicy="Never"))
-    node.wait_phase("client", "Succeeded")
-    assert node.log("client") == "True\n"
+    node.wait("pod", "client", lambda pod: pod["status"]["phase"] in ("Succeeded", "Failed"))
+    assert node.log("client") == "client\n403\n"
 
 
 def test_nothing_of_the_sandboxs_own_environment_reaches_a_pod(node: NodeCluster) -> None:
