@@ -113,7 +113,7 @@ def test_a_gate_that_is_not_passed_excludes_the_candidate(
     assert selection.best.candidate == "depth-2"
 
 
-@pytest.mark.parametrize("length", ["1.0", "1.000", "1.02"])
+@pytest.mark.parametrize("length", ["1.0", "1.000", "1.02", "1.055"])
 def test_practically_no_accepted_token_names_the_likely_causes(length: str) -> None:
     refused = select(spec(), [BASELINE, candidate(4, "150", acceptanceLength=length)]).candidates[1]
 

@@ -8,8 +8,12 @@ from collections.abc import Sequence
 from drafter_operator.api.spec import DrafterRunSpec
 from drafter_operator.api.status import Best, Candidate, CandidateState, LoadStatus
 
-NO_SPECULATION = 1.05
-"""An acceptance length below this says that practically no draft token was right."""
+NO_SPECULATION = 1.1
+"""An acceptance length below this says that practically no draft token was right.
+
+The first token of a response is verified by no call, so that short responses without any accepted
+token measure 1.04 or so.
+"""
 
 LIKELY_CAUSES = (
     "the drafter and the target do not fit together; likely causes: weight names the engine"
