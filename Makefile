@@ -82,7 +82,7 @@ test: lint test-unit test-cluster test-e2e ## Everything: lint, unit, sandbox an
 	$(BIN)/coverage report --skip-covered --skip-empty
 
 .PHONY: test-unit
-test-unit: $(INSTALLED) ## Pure decisions, builders against golden YAML, contract and export.
+test-unit: $(INSTALLED) fetch-prometheus ## Pure decisions, builders against golden YAML, contract and export.
 	rm -f .coverage
 	OMP_NUM_THREADS=1 $(PYTEST) tests/unit $(PARALLEL) $(COVERAGE)
 

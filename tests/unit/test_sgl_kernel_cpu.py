@@ -15,10 +15,12 @@ STAND_INS = Path(__file__).resolve().parents[2] / "sandbox/drafter_sglang_cpu/st
 
 @pytest.fixture(scope="module", autouse=True)
 def kernels() -> object:
-    if str(STAND_INS) not in sys.path:
-        sys.path.append(str(STAND_INS))
-    import sgl_kernel
-
+    # Not left on the path: its torchvision would be taken for the real one by transformers.
+    sys.path.append(str(STAND_INS))
+    try:
+        import sgl_kernel
+    finally:
+        sys.path.remove(str(STAND_INS))
     return sgl_kernel
 
 
