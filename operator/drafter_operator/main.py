@@ -8,10 +8,11 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import uuid
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
 
 import kopf
 import kubernetes
@@ -26,6 +27,9 @@ from drafter_operator.handlers.operator import build_registry
 from drafter_operator.handlers.reconciler import Reconciler, logger
 from drafter_operator.logs import set_up_logs
 from drafter_operator.resources.settings import OperatorSettings
+
+STOP_SECONDS = 7.0
+"""Time from SIGTERM to the end at the latest."""
 
 STALE_RESYNCS = 4
 """Resyncs that may be missed before the operator counts as hung."""
@@ -166,9 +170,7 @@ async def _run(
     lease: OperatorLease | None,
 ) -> None:
     stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    _stop_on_signals(stopped)
     web_server = asyncio.create_task(
         _serve_metrics(
             reconciler,
@@ -185,6 +187,23 @@ async def _run(
         stopped.set()
         web_server.cancel()
         await asyncio.gather(web_server, operator, return_exceptions=True)
+
+
+def _stop_on_signals(stopped: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, stopped)
+
+
+def _stop(stopped: asyncio.Event) -> None:
+    """Begin to stop; end in time even if a request hangs, since the kubelet would only kill later.
+
+    What a pass has not written the next operator decides anew.
+    """
+    stopped.set()
+    last_resort = threading.Timer(STOP_SECONDS, os._exit, [1])
+    last_resort.daemon = True
+    last_resort.start()
 
 
 async def _operate(
@@ -208,22 +227,7 @@ async def _operate(
         await acquired
     reconciler.last_alive = time.monotonic()
     registry = build_registry(reconciler, api, arguments.namespace, arguments.resync_seconds)
-
-    @kopf.on.cleanup(registry=registry)
-    async def release_the_stop_flag(**_: Any) -> None:
-        # A signal ends kopf by a handler of its own, which leaves the flag unset; it would then
-        # wait five seconds for its own waiter on that flag.
-        stopped.set()
-
-    operator = asyncio.create_task(
-        kopf.operator(
-            registry=registry,
-            standalone=True,
-            clusterwide=not arguments.namespace,
-            namespaces=arguments.namespace,
-            stop_flag=stopped,
-        )
-    )
+    operator = asyncio.create_task(_run_kopf(registry, arguments.namespace, stopped))
     if lease is None:
         await operator
         return
@@ -236,6 +240,22 @@ async def _operate(
         # The last pass has ended before another operator may begin one.
         await asyncio.gather(operator, keeper, return_exceptions=True)
         await lease.give_back()
+
+
+async def _run_kopf(
+    registry: kopf.OperatorRegistry, namespaces: Sequence[str], stopped: asyncio.Event
+) -> None:
+    before = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
+        registry=registry,
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+        stop_flag=stopped,
+    )
+    # kopf has put handlers of its own in their place, which know no last resort.
+    _stop_on_signals(stopped)
+    await kopf.run_tasks(tasks, ignored=before)
 
 
 async def _until_one_ends(*tasks: asyncio.Task[None]) -> None:

@@ -50,3 +50,17 @@ def test_an_operator_that_lists_nothing_is_not_ready_and_in_time_not_alive(
     assert "nothing was looked at for" in answer(port, "/healthz")[1]
     server.send_signal(signal.SIGCONT)
     wait_until(lambda: answer(port, "/healthz")[0] == 200, "it lives again")
+
+
+def test_sigterm_ends_the_operator_in_time_when_the_server_hangs(cluster: OperatorCluster) -> None:
+    server = cluster.sandbox.process
+    assert server is not None
+    port = free_port()
+    cluster.start_operator(metrics_port=port, resync_seconds=RESYNC_SECONDS)
+    wait_until(lambda: answer(port, "/readyz")[0] == 200, "it is ready")
+    server.send_signal(signal.SIGSTOP)
+    wait_until(lambda: answer(port, "/healthz")[0] == 503, "a request hangs")
+
+    seconds = cluster.kill_operator(signal.SIGTERM)
+    server.send_signal(signal.SIGCONT)
+    assert seconds < 10

@@ -33,7 +33,7 @@ LONGEST_BACKOFF_SECONDS = 300.0
 SETTLE_SECONDS = 0.05
 """Time to the next pass after one in which a step changed its state: the next step may begin."""
 
-STOP_SECONDS = 6.0
+STOP_SECONDS = 5.0
 """Time a pass may take after SIGTERM; a Pod is killed some time after that."""
 
 ACTIVE_PHASES = (Phase.PENDING, Phase.RUNNING)
@@ -132,8 +132,10 @@ class Reconciler:
                 self._wishes.pop(key, None)
                 return
             self.last_alive = time.monotonic()
+            # wait_for of Python 3.11 loses a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wish.due.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await wish.due.wait()
 
     async def _pass(self, key: Key, wish: _Wish) -> float | None:
         """Do one pass; return the seconds until the next, or None if the run is gone."""

@@ -69,8 +69,10 @@ class ControllerLoop:
     async def _run(self) -> None:
         pause: float | None = 0.0
         while True:
+            # wait_for of Python 3.11 loses a cancellation that comes together with the change.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
             self._changed.clear()
             try:
                 pause = self._reconcile()

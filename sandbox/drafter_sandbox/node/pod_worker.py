@@ -159,7 +159,8 @@ class PodWorker:
         life = asyncio.create_task(self._live())
         try:
             # The task keeps running at the deadline: it is what knows the processes to end.
-            await asyncio.wait_for(asyncio.shield(life), self._seconds_left())
+            async with asyncio.timeout(self._seconds_left()):
+                await asyncio.shield(life)
         except TimeoutError:
             self._failure = {
                 "reason": "DeadlineExceeded",
