@@ -12,7 +12,7 @@ from typing import Any
 
 from drafter_sandbox.auth import User
 from drafter_sandbox.errors import ApiError
-from drafter_sandbox.requests import flag
+from drafter_sandbox.requests import flag, split_path
 from drafter_sandbox.resources import RBAC_GROUP
 from drafter_sandbox.store import Store
 
@@ -50,13 +50,10 @@ class Attributes:
 
 def attributes_of(method: str, path: str, query: Mapping[str, str]) -> Attributes:
     """Return what a request does, whether or not the resource it names is served."""
-    parts = [part for part in path.split("/") if part]
-    if parts[:1] == ["api"] and len(parts) >= 3:
-        group, version, rest = "", parts[1], parts[2:]
-    elif parts[:1] == ["apis"] and len(parts) >= 4:
-        group, version, rest = parts[1], parts[2], parts[3:]
-    else:
+    named = split_path(path)
+    if named is None:
         return Attributes(method.lower(), path)
+    group, version, rest = named
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 1:
         namespace = rest[1]

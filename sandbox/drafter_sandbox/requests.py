@@ -31,6 +31,16 @@ class Target:
     subresource: str | None = None
 
 
+def split_path(path: str) -> tuple[str, str, list[str]] | None:
+    """Return group, version and the parts that follow, or None for a path without a resource."""
+    parts = [part for part in path.split("/") if part]
+    if parts[:1] == ["api"] and len(parts) >= 3:
+        return "", parts[1], parts[2:]
+    if parts[:1] == ["apis"] and len(parts) >= 4:
+        return parts[1], parts[2], parts[3:]
+    return None
+
+
 def parse_target(registry: Registry, path: str) -> Target:
     """Return what a path below ``/api/v1`` or ``/apis/<group>/<version>`` names.
 
@@ -39,13 +49,10 @@ def parse_target(registry: Registry, path: str) -> Target:
     ApiError
         404 when it names nothing that is served.
     """
-    parts = [part for part in path.split("/") if part]
-    if parts[:1] == ["api"] and len(parts) >= 3:
-        group, version, rest = "", parts[1], parts[2:]
-    elif parts[:1] == ["apis"] and len(parts) >= 4:
-        group, version, rest = parts[1], parts[2], parts[3:]
-    else:
+    named = split_path(path)
+    if named is None:
         raise no_such_resource()
+    group, version, rest = named
     namespace = None
     if rest[0] == "namespaces" and len(rest) >= 3 and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -42,14 +41,6 @@ EVERY_PROGRAM_ONCE = list(STEP_OF_PROGRAM)
 """What a run of :meth:`OperatorCluster.apply_run` starts, in order."""
 
 TIMEOUT_SECONDS = 60
-
-
-def free_port() -> int:
-    """Return a port of the loopback address that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_until(what: Callable[[], Any], failure: str) -> None:

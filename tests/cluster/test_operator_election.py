@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from operator_cluster import EVERY_PROGRAM_ONCE, OperatorCluster, free_port, wait_until
+from operator_cluster import EVERY_PROGRAM_ONCE, OperatorCluster, wait_until
+
+from drafter_sandbox.observe.monitored import free_port
 
 LEASE_SECONDS = 6
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from operator_cluster import OperatorCluster, free_port, wait_until
+from operator_cluster import OperatorCluster, wait_until
+
+from drafter_sandbox.observe.monitored import free_port
 
 RESYNC_SECONDS = 1.5
 

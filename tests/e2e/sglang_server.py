@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from drafter_sandbox.observe.monitored import free_port
 
 SANDBOX = Path(__file__).resolve().parents[2] / "sandbox"
 
@@ -99,12 +100,6 @@ def running_sglang(
         yield server
     finally:
         _stop(process)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_until_ready(

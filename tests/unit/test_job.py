@@ -30,6 +30,7 @@ from drafter_jobs.contract.outcome import (
 )
 from drafter_jobs.device_metrics import VolumeCollector, gpu_collector
 from drafter_jobs.job import InterruptedJobError, JobError, Progress, job_parser, run_job
+from drafter_sandbox.observe.monitored import free_port
 
 RESULT = TrainResult(
     epochs=5,
@@ -185,12 +186,6 @@ def test_a_port_in_use_is_named(termination_log: Path) -> None:
     message = json.loads(termination_log.read_text())["message"]
     assert f"127.0.0.1:{port}" in message
     assert "--metrics-port" in message
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 WAITING_JOB = """

@@ -67,15 +67,16 @@ class KubernetesApi:
     ----------
     client
         The official client, with its credentials.
+
+    Attributes
+    ----------
     may_write
         Asked right before each write, but for the Lease's own.
     """
 
-    def __init__(
-        self, client: kubernetes.client.ApiClient, may_write: Callable[[], bool] = lambda: True
-    ) -> None:
+    def __init__(self, client: kubernetes.client.ApiClient) -> None:
         self._client = client
-        self.may_write = may_write
+        self.may_write: Callable[[], bool] = lambda: True
 
     async def request(
         self,
